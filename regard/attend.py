@@ -1,0 +1,411 @@
+"""attend(), steps() and plan(): check everything once, lower the score, hand the problem to the planner.
+
+Shapes: q [..., heads, L, Dq], k [..., kv_heads, S, Dk], v [..., kv_heads, S, Dv] → [..., heads, L, Dv], with heads a
+multiple of kv_heads and batch dims that broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from regard.kernels import reference
+from regard.kernels.reference import Steps
+from regard.mask import Mask, Shape, as_mask, broadcast_pairs
+from regard.plan import BACKENDS, Choice, Plan, choose
+from regard.score import Dot, PerHead, Score
+from regard.terms import BiasTerm, Keys, Problem, Terms, join
+
+_DOT = Dot()
+
+
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    *,
+    score: Score = ...,
+    mask: Mask | Tensor | None = ...,
+    offset: int | Tensor = ...,
+    dropout: float = ...,
+    seed: int | Tensor | None = ...,
+    sink: float | Tensor | None = ...,
+    return_logsumexp: Literal[False] = ...,
+    backend: str = ...,
+) -> Tensor: ...
+
+
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    *,
+    score: Score = ...,
+    mask: Mask | Tensor | None = ...,
+    offset: int | Tensor = ...,
+    dropout: float = ...,
+    seed: int | Tensor | None = ...,
+    sink: float | Tensor | None = ...,
+    return_logsumexp: Literal[True],
+    backend: str = ...,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attend(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    *,
+    score: Score = _DOT,
+    mask: Mask | Tensor | None = None,
+    offset: int | Tensor = 0,
+    dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+    sink: float | Tensor | None = None,
+    return_logsumexp: bool = False,
+    backend: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(score(q, k)) v, with any score, by the best kernel that can do it.
+
+    Args:
+        q, k, v: [..., heads, L, Dq], [..., kv_heads, S, Dk], [..., kv_heads, S, Dv]. ``k`` may be a score's lowered
+            keys, ``score.keys(k)``, as a cache keeps them.
+        score: how a query aligns with a key, see :mod:`regard.score`.
+        mask: what a query may see, see :mod:`regard.mask`; a bool tensor (True = may attend) works too.
+        offset: position of the first query (key j is at position j); an int, or one per batch item.
+        dropout: probability of dropping a weight; which ones depends on (seed, batch, head, i, j) alone.
+        seed: None draws one from PyTorch's generator.
+        sink: logit of an extra key of value zero, a number or one per head, [heads].
+        return_logsumexp: also return log Σ exp of each row's scores, [..., heads, L], not differentiable.
+        backend: "auto" lets the planner choose; "reference", "blockwise", "sdpa" force a kernel.
+
+    A row with nothing to attend to gives 0, zero gradients and logsumexp −inf. NaN or Inf in a masked place reaches
+    neither output nor gradients; a row that may see one is NaN.
+
+    >>> import regard
+    >>> q = k = v = torch.eye(2)[None]
+    >>> regard.attend(q, k, v, score=regard.score.Dot(scale=1.0)).round(decimals=4)
+    tensor([[[0.7311, 0.2689],
+             [0.2689, 0.7311]]])
+    """
+    call = _check(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend)
+    results = [choice.run() for choice in call.choices]
+    out = _join([out for out, _ in results], call.batch)
+    if not return_logsumexp:
+        return out
+    return out, _join([lse for _, lse in results if lse is not None], call.batch)
+
+
+def steps(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    *,
+    score: Score = _DOT,
+    mask: Mask | Tensor | None = None,
+    offset: int | Tensor = 0,
+    sink: float | Tensor | None = None,
+    rows: Tensor | None = None,
+) -> Steps:
+    """The same attention in plain sight: similarity, scaled, masked, weights and context, all dense.
+
+    ``rows`` picks some of the queries by index; positions and masks stay those of the whole.
+
+    >>> import regard
+    >>> s = regard.steps(torch.tensor([[[0.2, 0.1]]]), torch.tensor([[[0.3, 0.4]]]), torch.ones(1, 1, 2))
+    >>> round(s.similarity.item(), 4), round(s.scaled.item(), 4), s.weights.item()
+    (0.1, 0.0707, 1.0)
+    """
+    call = _check(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference")
+    problems = [problem if rows is None else select_rows(problem, rows) for problem in call.problems]
+    parts = [reference.run_steps(problem) for problem in problems]
+    return Steps(*(_join([getattr(part, name) for part in parts], call.batch) for name in Steps.__dataclass_fields__))
+
+
+def plan(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    *,
+    score: Score = _DOT,
+    mask: Mask | Tensor | None = None,
+    offset: int | Tensor = 0,
+    dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+    sink: float | Tensor | None = None,
+    return_logsumexp: bool = False,
+    backend: str = "auto",
+) -> Plan:
+    """What ``attend`` would do with the same arguments, and why. Print it."""
+    return Plan(_check(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend).choices)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A checked call: a problem per group of heads."""
+
+    problems: tuple[Problem, ...]
+    batch: tuple[int, ...]
+    backend: str
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(choose(problem, self.backend) for problem in self.problems)
+
+
+def select_rows(p: Problem, rows: Tensor) -> Problem:
+    """The problem of some of its queries."""
+    rows = torch.as_tensor(rows, device=p.device)
+
+    def pick(x: Tensor | None, dim: int = 2) -> Tensor | None:
+        return x if x is None or x.shape[dim] == 1 else x.index_select(dim, rows)
+
+    fields = {"DotTerm": "q", "TanhTerm": "a", "OffsetTerm": "table", "BiasTerm": "bias"}
+    terms = []
+    for term in p.terms.terms:
+        name = fields.get(type(term).__name__)
+        terms.append(term if name is None else replace(term, **{name: pick(getattr(term, name))}))  # type: ignore[arg-type]
+    return replace(
+        p, terms=replace(p.terms, terms=tuple(terms)), rows=rows, queries=len(rows), bad_rows=pick(p.bad_rows)
+    )
+
+
+# --- checks ---
+
+
+def _check(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    score: Score,
+    mask: Mask | Tensor | None,
+    offset: int | Tensor,
+    dropout: float,
+    seed: int | Tensor | None,
+    sink: float | Tensor | None,
+    need_logsumexp: bool,
+    backend: str,
+) -> _Call:
+    """Turn arguments into problems, or raise before any work is done."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if not isinstance(score, Score):
+        raise TypeError(f"score must be a regard.score.Score, such as Dot(), got {type(score).__name__}")
+    _check_number("dropout", dropout, 0, 1)
+    key_tensors = k.tensors if isinstance(k, Keys) else (k,)
+    _check_tensors(q, key_tensors, v)
+    q, key_tensors, v = _autocast(q, key_tensors, v)
+    for name, x in (("k", t) for t in (*key_tensors, v)):
+        if x.dtype != q.dtype:
+            raise TypeError(f"q, {name} and v must have one dtype, got {q.dtype} and {x.dtype}")
+    shape = _shape(q, key_tensors, v)
+    kv_heads = v.shape[-3]
+    lowered = isinstance(k, Keys)
+    score.check(shape.heads, q.shape[-1], kv_heads, None if lowered else key_tensors[0].shape[-1])
+    if lowered and len(key_tensors) != score.key_tensors:
+        raise ValueError(
+            f"the lowered keys hold {len(key_tensors)} tensors, {type(score).__name__} makes "
+            f"{score.key_tensors}; were they made by another score?"
+        )
+    offset = _offset(offset, shape)
+    bound = None if mask is None else as_mask(mask).bind(shape)
+    q, v, *keys = (_flat(x, shape.batch) for x in (q, v, *key_tensors))
+    bad_keys, bad_rows = None, None
+    if bound is not None:
+        q, v, keys, bad_keys, bad_rows = _guard(q, v, keys)
+    whole = Problem(
+        Terms(()),
+        v,
+        shape.heads,
+        shape.queries,
+        bound,
+        offset,
+        None,
+        float(dropout),
+        _seed(seed, q.device) if dropout > 0 else None,
+        _sink(sink, shape),
+        bad_keys,
+        bad_rows,
+        0,
+        need_logsumexp,
+    )
+    problems = _lower(whole, score, q, Keys(tuple(keys)) if lowered else keys[0], shape)
+    return _Call(problems, shape.batch, backend)
+
+
+def _check_tensors(q: Tensor, keys: tuple[Tensor, ...], v: Tensor) -> None:
+    for name, x in (("q", q), *(("k", t) for t in keys), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if not x.is_floating_point():
+            raise TypeError(f"{name} must be floating point (float16, bfloat16, float32 or float64), got {x.dtype}")
+        if x.ndim < 3:
+            raise ValueError(
+                f"{name} must be [..., heads, length, dim], at least 3 dims, got shape {list(x.shape)}; "
+                f"for one head write {name}[None]"
+            )
+        if x.device != q.device:
+            raise ValueError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}")
+
+
+def _shape(q: Tensor, keys: tuple[Tensor, ...], v: Tensor) -> Shape:
+    for t in keys:
+        if t.shape[-2] != v.shape[-2]:
+            raise ValueError(f"k and v must have the same length, got {t.shape[-2]} keys and {v.shape[-2]} values")
+    if len(keys) == 1 and keys[0].shape[-3] != v.shape[-3]:
+        raise ValueError(f"k and v must have the same number of heads, got {keys[0].shape[-3]} and {v.shape[-3]}")
+    heads, kv_heads = q.shape[-3], v.shape[-3]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"query heads must be a multiple of key/value heads, got {heads} and {kv_heads}")
+    batch = q.shape[:-3]
+    for t in (*keys, v):
+        if t.shape[:-3] != batch:
+            try:
+                batch = torch.broadcast_shapes(batch, t.shape[:-3])
+            except RuntimeError:
+                raise ValueError(
+                    f"batch dims must broadcast, got {list(q.shape[:-3])} for q and {list(t.shape[:-3])} for k or v"
+                ) from None
+    return Shape(tuple(batch), heads, q.shape[-2], v.shape[-2], q.device)
+
+
+def _autocast(q: Tensor, keys: tuple[Tensor, ...], v: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    """Under autocast q, k and v become its dtype, as for PyTorch's own attention."""
+    device = q.device.type
+    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+        return q, keys, v
+    dtype = torch.get_autocast_dtype(device)
+    return q.to(dtype), tuple(t.to(dtype) for t in keys), v.to(dtype)
+
+
+def _offset(offset: int | Tensor, shape: Shape) -> int | Tensor:
+    if not isinstance(offset, Tensor):
+        if isinstance(offset, bool) or not isinstance(offset, (int, torch.SymInt)):
+            raise TypeError(f"offset must be an int or a tensor of one per batch item, got {type(offset).__name__}")
+        return offset
+    if offset.is_floating_point() or offset.dtype == torch.bool:
+        raise TypeError(f"offset must hold whole numbers, got {offset.dtype}")
+    if offset.numel() != 1 and offset.shape != shape.batch:
+        raise ValueError(
+            f"offset must be one number or one per batch item, {list(shape.batch)}, got shape {list(offset.shape)}"
+        )
+    return offset.to(shape.device).reshape(-1)
+
+
+def _seed(seed: int | Tensor | None, device: torch.device) -> Tensor:
+    if seed is None:
+        return torch.randint(2**62, (1,), device=device)
+    return torch.as_tensor(seed, dtype=torch.int64, device=device).reshape(1)
+
+
+def _sink(sink: float | Tensor | None, shape: Shape) -> Tensor | None:
+    if sink is None:
+        return None
+    if not isinstance(sink, Tensor):
+        _check_number("sink", sink, -math.inf, math.inf)
+        sink = torch.tensor(float(sink), device=shape.device)
+    if sink.ndim > 1 or sink.numel() not in (1, shape.heads):
+        raise ValueError(f"sink must be a number or one per head, [{shape.heads}], got shape {list(sink.shape)}")
+    return sink.reshape(1, -1)
+
+
+def _check_number(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:
+        expected = "a finite number" if math.isinf(high) else f"at least {low} and below {high}"
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
+def _flat(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Batch dims broadcast and flattened to one."""
+    if len(batch) == 1 and x.ndim == 4 and x.shape[0] == batch[0]:
+        return x
+    return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
+
+
+def _join(parts: list[Tensor], batch: tuple[int, ...]) -> Tensor:
+    """Groups of heads side by side, batch dims as they came."""
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return whole if len(batch) == 1 else whole.reshape(*batch, *whole.shape[1:])
+
+
+# --- masked NaN and Inf ---
+
+
+def _guard(
+    q: Tensor, v: Tensor, keys: list[Tensor]
+) -> tuple[Tensor, Tensor, list[Tensor], Tensor | None, Tensor | None]:
+    """Take what is not finite out of q, k and v, and say where it was.
+
+    A masked pair has weight 0, but 0 · NaN is NaN, forward and backward, and a linear projection's weight gradient
+    would see it too. Kernels put NaN back into the pairs that are visible. On a CPU a sum tells cheaply that
+    there is nothing to do; where data may not be looked at (compiled, vmapped, on a GPU) everything is cleaned.
+    """
+    if _all_finite(q, v, *keys):
+        return q, v, keys, None, None
+    bad_rows = ~q.isfinite().all(-1)
+    bad_keys = ~v.isfinite().all(-1)
+    for t in keys:
+        if t.shape[1] == v.shape[1]:
+            bad_keys = bad_keys | ~t.isfinite().all(-1)
+    q, v, *keys = (t.masked_fill(~t.isfinite(), 0.0) for t in (q, v, *keys))
+    return q, v, keys, bad_keys, bad_rows
+
+
+def _all_finite(*tensors: Tensor) -> bool:
+    if torch.compiler.is_compiling() or tensors[0].device.type != "cpu":
+        return False
+    try:
+        return all(math.isfinite(t.detach().sum(dtype=_wide(t)).item()) for t in tensors)
+    except RuntimeError:  # vmap allows no look at the data
+        return False
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+# --- lowering ---
+
+
+def _lower(whole: Problem, score: Score, q: Tensor, k: Tensor | Keys, shape: Shape) -> tuple[Problem, ...]:
+    if not isinstance(score, PerHead):
+        keys = k if isinstance(k, Keys) else score.keys(k)
+        return (replace(whole, terms=_terms(join(score.queries(q, whole.offset), keys), whole, shape)),)
+    problems = []
+    parts = score.split(k) if isinstance(k, Keys) else None
+    for i, (heads, kv, part) in enumerate(score.slices(whole.kv_heads)):
+        keys = parts[i] if parts is not None else part.keys(k[:, kv])  # type: ignore[index]
+        problem = replace(
+            whole,
+            v=whole.v[:, kv],
+            heads=heads.stop - heads.start,
+            first_head=heads.start,
+            mask=None if whole.mask is None else whole.mask.for_heads(heads),
+            sink=whole.sink if whole.sink is None or whole.sink.shape[1] == 1 else whole.sink[:, heads],
+            bad_keys=None if whole.bad_keys is None else whole.bad_keys[:, kv],
+            bad_rows=None if whole.bad_rows is None else whole.bad_rows[:, heads],
+        )
+        terms = join(part.queries(q[:, heads], whole.offset), keys)
+        problems.append(replace(problem, terms=_terms(terms, problem, replace(shape, heads=problem.heads))))
+    return tuple(problems)
+
+
+def _terms(terms: Terms, p: Problem, shape: Shape) -> Terms:
+    """Check what a score brought along itself: biases and a value table."""
+    if terms.values is not None and terms.values.shape[-1] != p.v.shape[-1]:
+        raise ValueError(
+            f"Relative(values=True) was made for value_dim={terms.values.shape[-1]}, got values with "
+            f"{p.v.shape[-1]} dims"
+        )
+    if not terms.biases:
+        return terms
+    bound = tuple(
+        BiasTerm(broadcast_pairs("Bias", t.bias, shape)) if isinstance(t, BiasTerm) else t for t in terms.terms
+    )
+    return replace(terms, terms=bound)

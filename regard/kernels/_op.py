@@ -1,0 +1,295 @@
+"""The one border between PyTorch's program transformations and our kernels.
+
+Our kernels branch on data, loop over tiles and call compilers of their own; ``torch.compile``, ``torch.func`` and
+autograd must not look inside. So a problem is packed into flat lists, handed to one opaque operator, and unpacked on
+the other side. A kernel is two plain functions of a Problem; everything it needs to be differentiated, vmapped
+and compiled is here, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.mask import Mask, build
+from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+
+
+class Kernel(Protocol):
+    """What a kernel behind the operator looks like."""
+
+    def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Context [B, H, L, Dv] and logsumexp [B, H, L]."""
+
+    def backward(self, problem: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
+        """The problem with the gradient in the place of every floating-point tensor."""
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
+    """Run a kernel registered in KERNELS: context and logsumexp."""
+    packed = _Packed()
+    packed.put_problem(problem)
+    code = " ".join(packed.code)
+    return _Attention.apply(kernel, code, packed.ints, packed.floats, *packed.tensors)  # type: ignore[no-any-return]
+
+
+# --- packing ---
+
+
+class _Packed:
+    """A problem as flat lists. Every tensor leads with a batch dim, full or 1, so that vmap can fold into it."""
+
+    def __init__(self) -> None:
+        self.code: list[str] = []
+        self.tensors: list[Tensor] = []
+        self.ints: list[int] = []
+        self.floats: list[float] = []
+
+    def put(self, token: str, *tensors: Tensor | None) -> None:
+        self.code.append(token + "".join("-" if t is None else "t" for t in tensors))
+        self.tensors.extend(t for t in tensors if t is not None)
+
+    def put_problem(self, p: Problem) -> None:
+        for term in p.terms.terms:
+            self.put_term(term)
+        if p.mask is not None:
+            self.put_mask(p.mask)
+        tensor_offset = p.offset if isinstance(p.offset, Tensor) else None
+        rows = None if p.rows is None else p.rows[None]
+        self.put("problem:", p.v, p.terms.values, tensor_offset, rows, p.seed, p.sink, p.bad_keys, p.bad_rows)
+        self.ints += [p.heads, p.queries, 0 if isinstance(p.offset, Tensor) else p.offset, p.first_head]
+        self.floats += [p.dropout, 0.0 if p.terms.cap is None else p.terms.cap]
+
+    def put_term(self, term: Term) -> None:
+        if isinstance(term, DotTerm):
+            assert not isinstance(term.scale, Tensor), "fold() moves tensor scales into the query"
+            self.put("dot:", term.q, term.k)
+            self.floats.append(term.scale)
+        elif isinstance(term, TanhTerm):
+            self.put("tanh:", term.a, term.w, term.b)
+        elif isinstance(term, OffsetTerm):
+            self.put("offset:", term.table, term.slope)
+        elif isinstance(term, BiasTerm):
+            self.put("bias:", term.bias)
+        else:
+            self.put("key:", term.c)
+
+    def put_mask(self, mask: Mask) -> None:
+        for part in mask.parts:
+            self.put_mask(part)
+        self.put(f"mask.{type(mask).__name__}.{len(mask.ints)}.{len(mask.parts)}:", *mask.tensors)
+        self.ints += mask.ints
+
+
+def unpack(code: str, tensors: list[Tensor], ints: list[int], floats: list[float]) -> Problem:
+    tensors, ints, floats = list(tensors), list(ints), list(floats)
+    terms: list[Term] = []
+    masks: list[Mask] = []
+    for word in code.split():
+        token, flags = word.split(":")
+        args: list[Any] = [tensors.pop(0) if flag == "t" else None for flag in flags]
+        if token == "dot":
+            terms.append(DotTerm(args[0], floats.pop(0), args[1]))
+        elif token == "tanh":
+            terms.append(TanhTerm(*args))
+        elif token == "offset":
+            terms.append(OffsetTerm(*args))
+        elif token == "bias":
+            terms.append(BiasTerm(*args))
+        elif token == "key":
+            terms.append(KeyTerm(*args))
+        elif token.startswith("mask."):
+            _, kind, n_ints, n_parts = token.split(".")
+            at = len(masks) - int(n_parts)
+            numbers, ints = ints[: int(n_ints)], ints[int(n_ints) :]
+            masks[at:] = [build(kind, tuple(args), tuple(numbers), tuple(masks[at:]))]
+    v, values, offset, rows, seed, sink, bad_keys, bad_rows = args
+    heads, queries, int_offset, first_head = ints
+    dropout, cap = floats
+    return Problem(
+        Terms(tuple(terms), cap or None, values),
+        v,
+        heads,
+        queries,
+        masks[0] if masks else None,
+        int_offset if offset is None else offset,
+        None if rows is None else rows[0],
+        dropout,
+        seed,
+        sink,
+        bad_keys,
+        bad_rows,
+        first_head,
+    )
+
+
+# --- the operator ---
+
+_library = torch.library.Library("regard", "DEF")
+_library.define("attention(str kernel, str code, Tensor[] tensors, SymInt[] ints, float[] floats) -> (Tensor, Tensor)")
+_library.define(
+    "attention_backward(str kernel, str code, Tensor[] tensors, SymInt[] ints, float[] floats, "
+    "Tensor out, Tensor lse, Tensor grad) -> Tensor[]"
+)
+
+
+def _forward(
+    kernel: str, code: str, tensors: list[Tensor], ints: list[int], floats: list[float]
+) -> tuple[Tensor, Tensor]:
+    problem = unpack(code, tensors, ints, floats)
+    with torch.autocast(problem.device.type, enabled=False):
+        return KERNELS[kernel].forward(problem)
+
+
+def _backward(
+    kernel: str,
+    code: str,
+    tensors: list[Tensor],
+    ints: list[int],
+    floats: list[float],
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+) -> list[Tensor]:
+    problem = unpack(code, tensors, ints, floats)
+    with torch.autocast(problem.device.type, enabled=False):
+        packed = _Packed()
+        packed.put_problem(KERNELS[kernel].backward(problem, out, lse, grad))
+    return [
+        g.to(t.dtype).contiguous() if t.is_floating_point() else t.new_zeros(())
+        for g, t in zip(packed.tensors, tensors, strict=True)
+    ]
+
+
+def _fake_forward(
+    kernel: str, code: str, tensors: list[Tensor], ints: list[int], floats: list[float]
+) -> tuple[Tensor, Tensor]:
+    p = unpack(code, tensors, ints, floats)
+    shape = (p.batch, p.heads, p.queries)
+    return p.v.new_empty((*shape, p.v.shape[-1])), p.v.new_empty(shape, dtype=p.compute_dtype)
+
+
+def _fake_backward(
+    kernel: str,
+    code: str,
+    tensors: list[Tensor],
+    ints: list[int],
+    floats: list[float],
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+) -> list[Tensor]:
+    return [t.new_empty(t.shape if t.is_floating_point() else ()) for t in tensors]
+
+
+def _vmap_forward(
+    info: Any, dims: Any, kernel: str, code: str, tensors: list[Tensor], ints: list[int], floats: list[float]
+) -> Any:
+    n, batch = info.batch_size, _batch(code, tensors, dims[2])
+    folded = [_fold(t, dim, n, batch) for t, dim in zip(tensors, dims[2], strict=True)]
+    outs = torch.ops.regard.attention(kernel, code, folded, ints, floats)
+    return tuple(o.unflatten(0, (n, batch)) for o in outs), (0, 0)
+
+
+def _vmap_backward(
+    info: Any,
+    dims: Any,
+    kernel: str,
+    code: str,
+    tensors: list[Tensor],
+    ints: list[int],
+    floats: list[float],
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+) -> Any:
+    n, batch = info.batch_size, _batch(code, tensors, dims[2])
+    folded = [_fold(t, dim, n, batch) for t, dim in zip(tensors, dims[2], strict=True)]
+    rest = [_fold(t, dim, n, batch) for t, dim in zip((out, lse, grad), dims[5:], strict=True)]
+    grads = torch.ops.regard.attention_backward(kernel, code, folded, ints, floats, *rest)
+    unfolded = []
+    for g, t, dim in zip(grads, tensors, dims[2], strict=True):
+        if not t.is_floating_point():
+            unfolded.append(g.expand(n))
+            continue
+        own = t.shape[0] if dim is None else t.movedim(dim, 0).shape[1]
+        g = g.unflatten(0, (n, batch))
+        unfolded.append(g.sum(1, keepdim=True) if own == 1 and batch != 1 else g)
+    return unfolded, [0] * len(unfolded)
+
+
+def _batch(code: str, tensors: list[Tensor], dims: list[int | None]) -> int:
+    """The batch size before folding: v's, which is always full."""
+    before = sum(word.split(":")[1].count("t") for word in code.split()[:-1])
+    v, dim = tensors[before], dims[before]
+    return v.shape[0] if dim is None else v.movedim(dim, 0).shape[1]
+
+
+def _fold(t: Tensor, dim: int | None, n: int, batch: int) -> Tensor:
+    """Fold a vmapped dim into the batch dim. Also for what is not vmapped: its gradients are, one per item."""
+    t = t.expand(n, *t.shape) if dim is None else t.movedim(dim, 0)
+    return t.expand(n, batch, *t.shape[2:]).flatten(0, 1)
+
+
+_library.impl("attention", _forward, "CompositeExplicitAutograd")
+_library.impl("attention_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("regard::attention", _fake_forward, lib=_library)
+torch.library.register_fake("regard::attention_backward", _fake_backward, lib=_library)
+torch.library.register_vmap("regard::attention", _vmap_forward, lib=_library)
+torch.library.register_vmap("regard::attention_backward", _vmap_backward, lib=_library)
+
+
+class _Attention(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        kernel: str, code: str, ints: list[int], floats: list[float], *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return torch.ops.regard.attention(kernel, code, list(tensors), ints, floats)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.args = inputs[:4]
+        ctx.save_for_backward(*inputs[4:], *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
+        if torch.compiler.is_compiling():  # dynamo cannot nest Functions, and refuses second derivatives itself
+            kernel, code, ints, floats = ctx.args
+            *tensors, out, lse = ctx.saved_tensors
+            grads = torch.ops.regard.attention_backward(kernel, code, tensors, ints, floats, out, lse, grad)
+        else:
+            grads = _Backward.apply(*ctx.args, *ctx.saved_tensors, grad)
+        return (
+            None,
+            None,
+            None,
+            None,
+            *(g if need else None for g, need in zip(grads, ctx.needs_input_grad[4:], strict=True)),
+        )
+
+
+class _Backward(torch.autograd.Function):
+    """The gradient as a function of its own, so that a second derivative is refused, not silently zero."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(kernel: str, code: str, ints: list[int], floats: list[float], *tensors: Tensor) -> Any:
+        *inputs, out, lse, grad = tensors
+        return tuple(torch.ops.regard.attention_backward(kernel, code, inputs, ints, floats, out, lse, grad))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError("the fused kernels have no second derivative; use backend='reference' for double backward")

@@ -1,0 +1,164 @@
+"""PyTorch's own fused attention, for scores that are dot products plus something dense.
+
+A mask it has no word for becomes a dense bool tensor, and offset, bias and key terms a dense float one; both are
+built only while they stay small (DENSE_BYTES), else the planner takes a kernel of O(n) memory.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.kernels import _dense as dense
+from regard.mask import Causal, Mask
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem
+
+NAME = "sdpa"
+DENSE_BYTES = 64 * 2**20
+
+
+def refuses(problem: Problem) -> str | None:
+    p, terms = problem, problem.terms
+    if terms.tanhs:
+        return "it knows no tanh term"
+    if not terms.dots:
+        return "the score has no dot term"
+    if terms.cap is not None:
+        return "it has no softcap"
+    if terms.values is not None:
+        return "it has no relative-position term for the values"
+    if p.dropout > 0:
+        return "its dropout is not a function of (seed, batch, head, i, j)"
+    if p.need_logsumexp:
+        return "it does not return the logsumexp"
+    if p.sink is not None:
+        return "it has no attention sink"
+    if not p.batch or not p.queries or not p.keys or not p.v.shape[-1]:
+        return "the problem is empty"
+    if _extras(p) and p.dtype in (torch.float16, torch.bfloat16):
+        return f"it would round offset, bias and key terms to {str(p.dtype).removeprefix('torch.')}"
+    if _extras(p) and _may_need_gradient(_extra_tensors(p)):
+        return "it has no fused gradient for offset, bias and key terms"
+    size = _dense_bytes(p)
+    if size > DENSE_BYTES:
+        return f"it would build {size / 2**20:.0f} MiB of dense mask or bias (the limit is {DENSE_BYTES // 2**20} MiB)"
+    return None
+
+
+def memory_bytes(problem: Problem) -> int:
+    """What it needs beyond its inputs: the context, the logsumexp it keeps for itself, a dense mask or bias."""
+    p = problem
+    rows = p.batch * p.heads * p.queries
+    return rows * p.v.shape[-1] * p.v.element_size() + rows * 4 + _dense_bytes(p)
+
+
+def error_bound(problem: Problem) -> float:
+    return 0.0
+
+
+def run(problem: Problem) -> tuple[Tensor, None]:
+    p = problem
+    (dot,) = p.terms.dots
+    assert dot.k is not None and not isinstance(dot.scale, Tensor)
+    causal = _says_causal(p)
+    seen = None if p.mask is None or causal else dense.visible(p)
+    q, k, v = _equal_dims(dot.q, dot.k, p.v)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=_mask(p, seen), is_causal=causal, scale=dot.scale, enable_gqa=p.heads != p.kv_heads
+    )
+    if out.shape[-1] != p.v.shape[-1]:
+        out = out[..., : p.v.shape[-1]]
+    return _poison(out, p, seen, causal), None
+
+
+def _extras(p: Problem) -> bool:
+    return any(isinstance(t, (OffsetTerm, BiasTerm, KeyTerm)) for t in p.terms.terms)
+
+
+def _extra_tensors(p: Problem) -> list[Tensor]:
+    tensors = [x for t in p.terms.offsets for x in (t.table, t.slope)]
+    tensors += [t.bias for t in p.terms.biases] + [t.c for t in p.terms.keys]
+    return [x for x in tensors if x is not None]
+
+
+def _may_need_gradient(tensors: list[Tensor]) -> bool:
+    if torch._C._are_functorch_transforms_active():  # an outer level's requires_grad does not show
+        return True
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _says_causal(p: Problem) -> bool:
+    """Is the mask exactly what ``is_causal`` means: query i sees keys 0…i."""
+    return type(p.mask) is Causal and isinstance(p.offset, int) and p.offset == 0 and p.rows is None and not _extras(p)
+
+
+def _equal_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zero dims change nothing, and PyTorch's CPU kernel wants keys and values of the same number of them."""
+    more = v.shape[-1] - q.shape[-1]
+    if more == 0 or v.device.type != "cpu":
+        return q, k, v
+    return (F.pad(q, (0, more)), F.pad(k, (0, more)), v) if more > 0 else (q, k, F.pad(v, (0, -more)))
+
+
+def _mask(p: Problem, seen: Tensor | None) -> Tensor | None:
+    """What to pass as attn_mask: bool, float or nothing."""
+    if not _extras(p):
+        return seen
+    bias: Tensor | None = None
+    for term in p.terms.terms:
+        if isinstance(term, (OffsetTerm, BiasTerm, KeyTerm)):
+            part = dense.single(term, p)
+            bias = part if bias is None else bias + part
+    assert bias is not None
+    return bias if seen is None else torch.where(seen, bias, -torch.inf)
+
+
+def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tensor:
+    """NaN in the rows that may see a key or value that is not finite, or are themselves not finite."""
+    if p.bad_keys is None or p.bad_rows is None:
+        return out
+    bad_keys = dense.heads(p.bad_keys, p)
+    if causal:
+        last = torch.arange(p.queries, device=p.device).clamp(max=p.keys - 1)
+        bad = bad_keys.cummax(-1).values[..., last] | p.bad_rows
+    else:
+        assert seen is not None
+        bad = (seen & bad_keys[..., None, :]).any(-1) | (p.bad_rows & seen.any(-1))
+    return out.masked_fill(bad[..., None], float("nan"))
+
+
+def _dense_bytes(p: Problem) -> int:
+    """Size of the dense mask and bias that would be built."""
+    if _says_causal(p):
+        return 0
+    sizes = {"B": p.batch, "H": p.heads, "L": p.queries, "S": p.keys}
+    size = 0 if p.mask is None else _product(sizes, _varies(p.mask, p))
+    if _extras(p):
+        dims = set() if p.mask is None else _varies(p.mask, p)
+        for term in p.terms.terms:
+            dims |= _term_varies(term, p)
+        size += _product(sizes, dims) * torch.finfo(p.compute_dtype).bits // 8
+    return size
+
+
+def _varies(mask: Mask, p: Problem) -> set[str]:
+    per_item = isinstance(p.offset, Tensor) and p.offset.shape[0] > 1 and "L" in mask.varies
+    return set(mask.varies) | ({"B"} if per_item else set())
+
+
+def _term_varies(term: object, p: Problem) -> set[str]:
+    if isinstance(term, KeyTerm):
+        return {"B", "H", "S"}
+    if isinstance(term, BiasTerm):
+        return {d for d, n in zip("BHLS", term.bias.shape, strict=True) if n > 1}
+    if isinstance(term, OffsetTerm):
+        return {d for d, n in zip("BH", term.table.shape, strict=False) if n > 1} | {"H", "L", "S"}
+    return set()
+
+
+def _product(sizes: dict[str, int], dims: set[str]) -> int:
+    size = 1
+    for dim in dims:
+        size *= sizes[dim]
+    return size

@@ -1,0 +1,413 @@
+"""Masks: which keys a query may attend to. True means it may.
+
+Masks combine with ``&``, ``|`` and ``~``: a padded prefix language model is ``(Causal() | Prefix(10)) & Lengths(n)``.
+
+A mask answers two questions: ``visible`` gives a tile of booleans, and ``tiles`` says of every tile of a grid
+whether it is empty or full, so that kernels skip the first kind and need not evaluate the second. Masks that depend
+on positions alone answer ``span`` for plain integers too, without reading any tensor.
+
+Shapes: B batch, H heads, L queries, S keys, l and s a tile's rows and columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["And", "Causal", "Dense", "Documents", "Lengths", "Mask", "Not", "Or", "Prefix", "Window"]
+
+Verdict = tuple[Any, Any]  # (empty, full): two bools, or two bool tensors that broadcast to [B, H, tiles, tiles]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a mask is used with; its tensors are checked against this."""
+
+    batch: tuple[int, ...]
+    heads: int
+    queries: int
+    keys: int
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All tiles of a problem: rows × columns in blocks."""
+
+    rows: Tensor  # [L] indices of the queries
+    positions: Tensor  # [B|1, L]
+    keys: int
+    block_q: int
+    block_k: int
+
+    def query_range(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Smallest and largest of x [B|1, L] in each block of rows, [B|1, 1, blocks, 1]."""
+        low, high = _block_range(x, self.block_q)
+        return low[:, None, :, None], high[:, None, :, None]
+
+    def key_range(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Smallest and largest of x [B|1, S] in each block of columns, [B|1, 1, 1, blocks]."""
+        low, high = _block_range(x, self.block_k)
+        return low[:, None, None, :], high[:, None, None, :]
+
+
+class Mask:
+    """What all masks share."""
+
+    static = False  # depends on positions alone: no tensor need be read
+    varies = "LS"  # the dims of [B, H, L, S] along which it is not constant
+    tensors: tuple[Tensor, ...] = ()
+    ints: tuple[int, ...] = ()
+    parts: tuple[Mask, ...] = ()
+
+    def bind(self, shape: Shape) -> Mask:
+        """Check the mask's tensors against a problem and bring them to canonical shape."""
+        return self
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        """For query indices [l], their positions [B|1, l] and key indices [s]: bool, broadcasts to [B, H, l, s]."""
+        raise NotImplementedError
+
+    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+        """Is the tile of query positions p_lo…p_hi and keys k_lo…k_hi (inclusive) empty, is it full?"""
+        return False, False
+
+    def tiles(self, grid: Grid) -> Verdict:
+        """The same for every tile of a grid."""
+        cols = torch.arange(grid.keys, device=grid.positions.device)[None]
+        return self.span(*grid.query_range(grid.positions), *grid.key_range(cols))
+
+    def for_heads(self, heads: slice) -> Mask:
+        """The mask of some of the heads."""
+        return self
+
+    def dense(
+        self, queries: int, keys: int | None = None, *, batch: tuple[int, ...] = (), heads: int = 1, offset: int = 0
+    ) -> Tensor:
+        """The whole mask as booleans, to look at: [*batch, heads, L, S], without the dims that are 1.
+
+        >>> Causal().dense(2, 3, offset=1).int()
+        tensor([[1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+        """
+        keys = queries if keys is None else keys
+        device = torch.device("cpu")
+        bound = self.bind(Shape(batch, heads, queries, keys, device))
+        rows, cols = torch.arange(queries), torch.arange(keys)
+        seen = bound.visible(rows, (rows + offset)[None], cols)
+        seen = seen.expand(math.prod(batch), heads, queries, keys)
+        return seen.reshape(*batch, *((heads,) if heads > 1 else ()), queries, keys)
+
+    def for_items(self, items: slice) -> Mask:
+        """The bound mask of some of the batch items."""
+        tensors = tuple(t if t.shape[0] == 1 else t[items] for t in self.tensors)
+        return build(type(self).__name__, tensors, self.ints, tuple(part.for_items(items) for part in self.parts))
+
+    def __and__(self, other: Mask | Tensor) -> Mask:
+        return And(self, as_mask(other))
+
+    def __or__(self, other: Mask | Tensor) -> Mask:
+        return Or(self, as_mask(other))
+
+    def __invert__(self) -> Mask:
+        return Not(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(str, self.ints))})"
+
+
+class Causal(Mask):
+    """A query sees the keys at its own position and before."""
+
+    static = True
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        return (cols <= positions[..., None])[:, None]
+
+    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+        return k_lo > p_hi, k_hi <= p_lo
+
+
+class Window(Mask):
+    """A query sees that many keys to each side of its own position, inclusive; None = unbounded."""
+
+    static = True
+
+    def __init__(self, left: int | None = None, right: int | None = None) -> None:
+        for side, n in (("left", left), ("right", right)):
+            if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
+                raise ValueError(f"Window: {side} must be an integer ≥ 0 or None for unbounded, got {n!r}")
+        self.left, self.right = left, right
+        self.ints = (-1 if left is None else left, -1 if right is None else right)
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        delta = cols - positions[..., None]
+        seen = torch.ones_like(delta, dtype=torch.bool)
+        if self.left is not None:
+            seen = seen & (delta >= -self.left)
+        if self.right is not None:
+            seen = seen & (delta <= self.right)
+        return seen[:, None]
+
+    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+        low, high = k_lo - p_hi, k_hi - p_lo
+        left = -(2**62) if self.left is None else -self.left
+        right = 2**62 if self.right is None else self.right
+        return (high < left) | (low > right), (low >= left) & (high <= right)
+
+    def __repr__(self) -> str:
+        return f"Window({self.left}, {self.right})"
+
+
+class _UpTo(Mask):
+    """Keys j < n, with one n for all or one per batch item."""
+
+    varies = "S"
+
+    def __init__(self, n: int | Sequence[int] | Tensor) -> None:
+        if isinstance(n, int) and not isinstance(n, bool):
+            self.static, self.ints = True, (n,)
+            return
+        n = torch.as_tensor(n)
+        if n.is_floating_point() or n.dtype == torch.bool:
+            raise TypeError(f"{type(self).__name__} takes whole numbers, got {n.dtype}")
+        self.tensors, self.varies = (n,), "BS" if n.numel() > 1 else "S"
+
+    def bind(self, shape: Shape) -> Mask:
+        if self.static:
+            return self
+        return type(self)(_per_item(type(self).__name__, self.tensors[0], shape))
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        if self.static:
+            return (cols < self.ints[0])[None, None, None]
+        return cols < self.tensors[0][:, None, None, None]
+
+    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+        n = self.ints[0] if self.static else self.tensors[0][:, None, None, None]
+        return k_lo >= n, k_hi < n
+
+
+class Lengths(_UpTo):
+    """Keys j ≥ n_b are hidden: padding at the end of each batch item."""
+
+
+class Prefix(_UpTo):
+    """The first n keys are visible; a prefix language model is ``Causal() | Prefix(n)``."""
+
+
+class Documents(Mask):
+    """Only keys of the same document id: packed sequences without padding.
+
+    >>> Documents.packed([0, 2, 3]).dense(3).int()
+    tensor([[1, 1, 0],
+            [1, 1, 0],
+            [0, 0, 1]], dtype=torch.int32)
+    """
+
+    def __init__(self, query_ids: Tensor | Sequence[int], key_ids: Tensor | Sequence[int] | None = None) -> None:
+        ids = torch.as_tensor(query_ids)
+        key = ids if key_ids is None else torch.as_tensor(key_ids)
+        if any(x.is_floating_point() or x.dtype == torch.bool for x in (ids, key)):
+            raise TypeError(f"Documents takes whole numbers as ids, got {ids.dtype} and {key.dtype}")
+        self.tensors = (ids, key)
+        self.varies = "BLS" if max(ids.ndim, key.ndim) > 1 else "LS"
+
+    @classmethod
+    def packed(
+        cls, query_offsets: Tensor | Sequence[int], key_offsets: Tensor | Sequence[int] | None = None
+    ) -> Documents:
+        """From cumulative offsets 0, n₁, n₁ + n₂, … as in PyTorch's varlen attention."""
+        return cls(_ids(query_offsets), None if key_offsets is None else _ids(key_offsets))
+
+    def bind(self, shape: Shape) -> Mask:
+        q = _per_position("Documents: query_ids", self.tensors[0], shape, shape.queries)
+        k = _per_position("Documents: key_ids", self.tensors[1], shape, shape.keys)
+        return Documents(q, k)
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        q, k = self.tensors
+        return (q[:, rows, None] == k[:, None, cols])[:, None]
+
+    def tiles(self, grid: Grid) -> Verdict:
+        q_lo, q_hi = grid.query_range(self.tensors[0][:, grid.rows])
+        k_lo, k_hi = grid.key_range(self.tensors[1])
+        return (q_hi < k_lo) | (q_lo > k_hi), (q_lo == k_hi) & (q_hi == k_lo)
+
+
+class Dense(Mask):
+    """Any bool tensor that broadcasts to [batch, heads, L, S]."""
+
+    def __init__(self, mask: Tensor) -> None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(
+                f"a mask is a bool tensor (True = may attend), got {got}; "
+                "numbers to add to the scores go into regard.score.Bias"
+            )
+        self.tensors = (mask,)
+        self.varies = "".join(d for d, n in zip("SLHB", reversed(mask.shape), strict=False) if n > 1)
+
+    def bind(self, shape: Shape) -> Mask:
+        return Dense(broadcast_pairs("the mask", self.tensors[0], shape))
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        mask = self.tensors[0]
+        mask = mask if mask.shape[-2] == 1 else mask[:, :, rows]
+        return mask if mask.shape[-1] == 1 else mask[..., cols]
+
+    def tiles(self, grid: Grid) -> Verdict:
+        mask = self.tensors[0]
+        mask = (mask if mask.shape[-2] == 1 else mask[:, :, grid.rows]).expand(-1, -1, len(grid.rows), grid.keys)
+        pad = (0, -grid.keys % grid.block_k, 0, -len(grid.rows) % grid.block_q)
+        blocks = (-1, grid.block_k), (-1, grid.block_q)
+        some, every = F.pad(mask, pad, value=False), F.pad(mask, pad, value=True)
+        some = some.unflatten(-1, blocks[0]).any(-1).unflatten(-2, blocks[1]).any(-2)
+        every = every.unflatten(-1, blocks[0]).all(-1).unflatten(-2, blocks[1]).all(-2)
+        return ~some, every
+
+    def for_heads(self, heads: slice) -> Mask:
+        mask = self.tensors[0]
+        return self if mask.shape[1] == 1 else Dense(mask[:, heads])
+
+    def __repr__(self) -> str:
+        return f"Dense({list(self.tensors[0].shape)})"
+
+
+class _Combined(Mask):
+    def __init__(self, *parts: Mask) -> None:
+        self.parts = parts
+        self.varies = "".join(part.varies for part in parts)
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return all(part.static for part in self.parts)
+
+    def bind(self, shape: Shape) -> Mask:
+        return type(self)(*[part.bind(shape) for part in self.parts])
+
+    def for_heads(self, heads: slice) -> Mask:
+        return type(self)(*[part.for_heads(heads) for part in self.parts])
+
+    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+        return self._combine([part.span(p_lo, p_hi, k_lo, k_hi) for part in self.parts])
+
+    def tiles(self, grid: Grid) -> Verdict:
+        return self._combine([part.tiles(grid) for part in self.parts])
+
+    def _combine(self, verdicts: list[Verdict]) -> Verdict:
+        raise NotImplementedError
+
+
+class And(_Combined):
+    """Visible where both parts say so. Written ``a & b``."""
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        return self.parts[0].visible(rows, positions, cols) & self.parts[1].visible(rows, positions, cols)
+
+    def _combine(self, verdicts: list[Verdict]) -> Verdict:
+        (a_empty, a_full), (b_empty, b_full) = verdicts
+        return a_empty | b_empty, a_full & b_full
+
+    def __repr__(self) -> str:
+        return f"({self.parts[0]} & {self.parts[1]})"
+
+
+class Or(_Combined):
+    """Visible where either part says so. Written ``a | b``."""
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        return self.parts[0].visible(rows, positions, cols) | self.parts[1].visible(rows, positions, cols)
+
+    def _combine(self, verdicts: list[Verdict]) -> Verdict:
+        (a_empty, a_full), (b_empty, b_full) = verdicts
+        return a_empty & b_empty, a_full | b_full
+
+    def __repr__(self) -> str:
+        return f"({self.parts[0]} | {self.parts[1]})"
+
+
+class Not(_Combined):
+    """Visible where the part says not. Written ``~a``."""
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        return ~self.parts[0].visible(rows, positions, cols)
+
+    def _combine(self, verdicts: list[Verdict]) -> Verdict:
+        ((empty, full),) = verdicts
+        return full, empty
+
+    def __repr__(self) -> str:
+        return f"~{self.parts[0]}"
+
+
+KINDS: dict[str, type[Mask]] = {
+    kind.__name__: kind for kind in (Causal, Window, Lengths, Prefix, Documents, Dense, And, Or, Not)
+}
+
+
+def build(kind: str, tensors: tuple[Tensor, ...], ints: tuple[int, ...], parts: tuple[Mask, ...]) -> Mask:
+    """Put a mask together again from what ``tensors``, ``ints`` and ``parts`` gave."""
+    if kind == "Window":
+        return Window(*(None if n == -1 else n for n in ints))
+    return KINDS[kind](*tensors, *ints, *parts)  # type: ignore[arg-type]
+
+
+def as_mask(mask: Mask | Tensor) -> Mask:
+    """A bool tensor is Dense; anything else that is no mask is refused."""
+    return mask if isinstance(mask, Mask) else Dense(mask)
+
+
+def broadcast_pairs(name: str, x: Tensor, shape: Shape) -> Tensor:
+    """Bring a tensor that broadcasts to [*batch, H, L, S] to [B|1, H|1, L|1, S|1]."""
+    full = (*shape.batch, shape.heads, shape.queries, shape.keys)
+    _check_device(name, x, shape)
+    if x.ndim > len(full) or any(n not in (1, m) for n, m in zip(reversed(x.shape), reversed(full), strict=False)):
+        raise ValueError(f"{name} must broadcast to [batch, heads, queries, keys] = {list(full)}, got {list(x.shape)}")
+    x = x.reshape((1,) * (len(full) - x.ndim) + x.shape)
+    if all(n == 1 for n in x.shape[:-3]):
+        return x.reshape(1, *x.shape[-3:])
+    return x.expand(*shape.batch, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
+
+
+def _per_item(name: str, x: Tensor, shape: Shape) -> Tensor:
+    """One number per batch item, or one for all: [B|1]."""
+    x = x.to(shape.device)
+    if x.numel() == 1:
+        return x.reshape(1)
+    if x.shape != shape.batch and x.shape != (math.prod(shape.batch),):
+        raise ValueError(f"{name} takes one number per batch item, {list(shape.batch)}, got shape {list(x.shape)}")
+    return x.reshape(-1)
+
+
+def _per_position(name: str, x: Tensor, shape: Shape, length: int) -> Tensor:
+    """One number per position, per batch item or for all: [B|1, length]."""
+    x = x.to(shape.device)
+    if x.ndim == 0 or x.shape[-1] != length or x.shape[:-1] not in ((), (1,), shape.batch):
+        expected = f"[{length}] or {[*shape.batch, length]}"
+        raise ValueError(f"{name} must have one id per position, {expected}, got shape {list(x.shape)}")
+    return x.reshape(-1, length)
+
+
+def _check_device(name: str, x: Tensor, shape: Shape) -> None:
+    if x.device != shape.device:
+        raise ValueError(f"{name} is on {x.device}, but q, k and v are on {shape.device}")
+
+
+def _ids(offsets: Tensor | Sequence[int]) -> Tensor:
+    offsets = torch.as_tensor(offsets)
+    if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or (offsets.diff() < 0).any():
+        raise ValueError(f"packed offsets start at 0 and do not fall, as in [0, 5, 8], got {offsets.tolist()}")
+    return torch.arange(len(offsets) - 1, device=offsets.device).repeat_interleave(offsets.diff())
+
+
+def _block_range(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    padded = torch.cat((x, x[:, -1:].expand(-1, -x.shape[-1] % block)), -1)
+    blocks = padded.unflatten(-1, (-1, block))
+    return blocks.amin(-1), blocks.amax(-1)

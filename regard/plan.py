@@ -1,0 +1,171 @@
+"""The planner: the only place that chooses a kernel, and it says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from regard.kernels import blockwise, reference, sdpa
+from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold
+
+
+class Kernel(Protocol):
+    """What every module in regard/kernels offers. In the order of preference below, the first not to refuse runs."""
+
+    NAME: str
+
+    def refuses(self, problem: Problem, /) -> str | None:
+        """Why it cannot run this problem, or None."""
+
+    def run(self, problem: Problem, /) -> tuple[Tensor, Tensor | None]:
+        """Context [B, H, L, Dv] and logsumexp [B, H, L]."""
+
+    def memory_bytes(self, problem: Problem, /) -> int:
+        """What it allocates beyond its inputs, roughly."""
+
+    def error_bound(self, problem: Problem, /) -> float:
+        """Error of its formula beyond rounding; 0 for exact ones."""
+
+
+KERNELS: dict[str, Kernel] = {"sdpa": sdpa, "blockwise": blockwise, "reference": reference}
+BACKENDS = ("auto", *KERNELS)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A problem with the kernel chosen for it."""
+
+    problem: Problem
+    kernel: str
+    refusals: dict[str, str]
+    folded: tuple[str, ...]
+
+    def run(self) -> tuple[Tensor, Tensor | None]:
+        return KERNELS[self.kernel].run(self.problem)
+
+
+def choose(problem: Problem, backend: str = "auto") -> Choice:
+    """The first kernel that does not refuse; a forced one must not."""
+    problem, folded = _simplify(problem)
+    if backend != "auto":
+        why = KERNELS[backend].refuses(problem)
+        if why is not None:
+            raise ValueError(
+                f"backend={backend!r} cannot run this: {why}; backend='auto' would take {choose(problem).kernel!r}"
+            )
+        return Choice(problem, backend, {}, folded)
+    refusals: dict[str, str] = {}
+    for name, kernel in KERNELS.items():
+        why = kernel.refuses(problem)
+        if why is None:
+            return Choice(problem, name, refusals, folded)
+        refusals[name] = why
+    raise AssertionError("the reference refuses nothing")
+
+
+def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
+    """Fold what can be one term, and drop a mask that is known to hide nothing."""
+    terms, notes = fold(problem.terms)
+    mask = problem.mask
+    if mask is not None and mask.static and isinstance(problem.offset, int) and problem.rows is None:
+        first = problem.offset
+        _, full = mask.span(first, first + problem.queries - 1, 0, problem.keys - 1)
+        if full:
+            notes += (f"{mask} hides nothing here",)
+            mask = None
+    if terms is problem.terms and mask is problem.mask:
+        return problem, notes
+    return replace(problem, terms=terms, mask=mask), notes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``attend`` would do, for people to read: print it."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name; with a different one per group of heads, all of them, joined by " + "."""
+        return " + ".join(dict.fromkeys(c.kernel for c in self.choices))
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why the kernels preferred to the chosen one refused (of the first group that has each reason)."""
+        merged: dict[str, str] = {}
+        for choice in self.choices:
+            merged = {**choice.refusals, **merged}
+        return merged
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(KERNELS[c.kernel].memory_bytes(c.problem) for c in self.choices)
+
+    @property
+    def error_bound(self) -> float:
+        """Error of the formula itself, beyond rounding; 0 means exact."""
+        return max(KERNELS[c.kernel].error_bound(c.problem) for c in self.choices)
+
+    def __str__(self) -> str:
+        p = self.choices[0].problem
+        heads, kv_heads = sum(c.problem.heads for c in self.choices), sum(c.problem.kv_heads for c in self.choices)
+        lines = [
+            f"batch {p.batch} · heads {heads} ({kv_heads} for keys) · queries {p.queries} · keys {p.keys} · "
+            f"value dim {p.v.shape[-1]} · {str(p.dtype).removeprefix('torch.')} on {p.device}"
+        ]
+        for choice in self.choices:
+            lines += self._lines(choice)
+        return "\n".join(lines)
+
+    def _lines(self, choice: Choice) -> list[str]:
+        p = choice.problem
+        lines = []
+        if len(self.choices) > 1:
+            lines.append(f"heads {p.first_head}–{p.first_head + p.heads - 1}")
+        lines.append(f"  terms    {describe(p)}")
+        lines += [f"  folded   {note}" for note in choice.folded]
+        lines.append(f"  mask     {p.mask if p.mask is not None else 'none'}")
+        lines.append(f"  kernel   {choice.kernel}")
+        lines += [f"  refused  {name}: {why}" for name, why in choice.refusals.items()]
+        dense = reference.memory_bytes(p)
+        lines.append(
+            f"  memory   {_size(KERNELS[choice.kernel].memory_bytes(p))} beyond the inputs (dense: {_size(dense)})"
+        )
+        bound = KERNELS[choice.kernel].error_bound(p)
+        lines.append(f"  error    {'exact up to rounding' if bound == 0 else f'at most {bound:.1e} in the score'}")
+        return lines
+
+
+def describe(p: Problem) -> str:
+    """The canonical form in words."""
+    pairs = " + ".join(_word(t) for t in p.terms.pairs)
+    pairs = f"softcap({pairs}, {p.terms.cap:g})" if p.terms.cap is not None else pairs
+    words = [pairs] if pairs else []
+    words += [_word(t) for t in p.terms.terms if not isinstance(t, (DotTerm, TanhTerm))]
+    if p.terms.values is not None:
+        words.append(f"values by distance ({p.terms.values.shape[-2]} entries)")
+    return " + ".join(words) or "nothing"
+
+
+def _word(term: Term) -> str:
+    if isinstance(term, DotTerm):
+        return f"dot({term.q.shape[-1]} dims)"
+    if isinstance(term, TanhTerm):
+        return f"tanh({term.a.shape[-1]} hidden)"
+    if isinstance(term, OffsetTerm):
+        per = "query" if term.table.shape[-2] > 1 else "head"
+        return f"offset({term.table.shape[-1]} entries per {per}{', then a slope' if term.slope is not None else ''})"
+    if isinstance(term, BiasTerm):
+        return f"bias({list(term.bias.shape)})"
+    assert isinstance(term, KeyTerm)
+    return "key"
+
+
+def _size(n: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}"
+        n = n / 1024  # type: ignore[assignment]
+    return f"{n:.1f} GiB"

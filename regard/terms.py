@@ -1,0 +1,239 @@
+"""Terms and Problem: the canonical form that scores are lowered to and kernels run.
+
+    E = softcap( Σ pair terms ) + Σ (offset terms + bias terms + key terms)
+
+Shapes, here and in the kernels:
+
+    B batch   H query heads   K key/value heads (H = K·G)   L queries   S keys   D dims   R table entries
+
+A dimension written ``B|1`` is either full or broadcast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from regard.mask import Mask
+
+
+@dataclass(frozen=True)
+class DotTerm:
+    """Pair term scale · q_i·k_j. A tensor scale holds one number per head, [H]."""
+
+    q: Tensor  # [B, H, L, D]
+    scale: float | Tensor = 1.0
+    k: Tensor | None = None  # [B, K, S, D], None until joined
+
+
+@dataclass(frozen=True)
+class TanhTerm:
+    """Pair term Σ_d w_d · tanh(a_id + b_jd)."""
+
+    a: Tensor  # [B, H, L, D]
+    w: Tensor  # [B|1, H|1, D]
+    b: Tensor | None = None  # [B, K, S, D], None until joined
+
+
+@dataclass(frozen=True)
+class OffsetTerm:
+    """Looks up the relative position δ = j − position(i), clipped to the table, and goes on straight beyond it.
+
+    table[m + clip(δ, −m, m)] − slope · |δ − clip(δ, −m, m)|,   R = 2m + 1
+    """
+
+    table: Tensor  # [B|1, H|1, L|1, R]
+    slope: Tensor | None = None  # [B|1, H|1]
+
+    @property
+    def reach(self) -> int:
+        """m, the largest distance the table tells apart."""
+        return self.table.shape[-1] // 2
+
+
+@dataclass(frozen=True)
+class BiasTerm:
+    """Any number per pair."""
+
+    bias: Tensor  # [B|1, H|1, L|1, S|1]
+
+
+@dataclass(frozen=True)
+class KeyTerm:
+    """One number per key."""
+
+    c: Tensor | None = None  # [B, K, S, 1], None until joined
+
+
+PairTerm = DotTerm | TanhTerm
+Term = DotTerm | TanhTerm | OffsetTerm | BiasTerm | KeyTerm
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The key half of a lowered score: what a cache keeps, computed once per key.
+
+    ``attend`` takes it in place of ``k``. Every tensor is [..., K, S, its own dims].
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    def __add__(self, other: Keys) -> Keys:
+        return Keys(self.tensors + other.tensors)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The query half of a lowered score: terms whose key side is still open."""
+
+    terms: tuple[Term, ...]
+    cap: float | None = None
+    values: Tensor | None = None  # the table r' of the context's relative-position term, [1, H|1, R, Dv]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A lowered score: a sum of terms, the pair terms capped if ``cap`` is set."""
+
+    terms: tuple[Term, ...]
+    cap: float | None = None
+    values: Tensor | None = None
+
+    @property
+    def pairs(self) -> tuple[PairTerm, ...]:
+        return tuple(t for t in self.terms if isinstance(t, (DotTerm, TanhTerm)))
+
+    @property
+    def dots(self) -> tuple[DotTerm, ...]:
+        return tuple(t for t in self.terms if isinstance(t, DotTerm))
+
+    @property
+    def tanhs(self) -> tuple[TanhTerm, ...]:
+        return tuple(t for t in self.terms if isinstance(t, TanhTerm))
+
+    @property
+    def offsets(self) -> tuple[OffsetTerm, ...]:
+        return tuple(t for t in self.terms if isinstance(t, OffsetTerm))
+
+    @property
+    def biases(self) -> tuple[BiasTerm, ...]:
+        return tuple(t for t in self.terms if isinstance(t, BiasTerm))
+
+    @property
+    def keys(self) -> tuple[KeyTerm, ...]:
+        return tuple(t for t in self.terms if isinstance(t, KeyTerm))
+
+
+def join(queries: Queries, keys: Keys) -> Terms:
+    """Close each open term with the key tensor made for it, in order."""
+    tensors = list(keys.tensors)
+    terms: list[Term] = []
+    for term in queries.terms:
+        if isinstance(term, DotTerm):
+            terms.append(replace(term, k=tensors.pop(0)))
+        elif isinstance(term, TanhTerm):
+            terms.append(replace(term, b=tensors.pop(0)))
+        elif isinstance(term, KeyTerm):
+            terms.append(replace(term, c=tensors.pop(0)))
+        else:
+            terms.append(term)
+    if tensors:
+        raise ValueError(
+            f"the lowered keys hold {len(keys.tensors)} tensors, more than this score asks for; "
+            "were they made by another score?"
+        )
+    return Terms(tuple(terms), queries.cap, queries.values)
+
+
+def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
+    """At most one dot and one tanh term: a sum of either kind is one of it over concatenated dims.
+
+    Also says, in words, what it did.
+    """
+    dots, tanhs = terms.dots, terms.tanhs
+    if len(dots) <= 1 and len(tanhs) <= 1 and not any(isinstance(t.scale, Tensor) for t in dots):
+        return terms, ()
+    notes: list[str] = []
+    rest = tuple(t for t in terms.terms if not isinstance(t, (DotTerm, TanhTerm)))
+    folded: tuple[Term, ...] = ()
+    if len(dots) > 1 or any(isinstance(t.scale, Tensor) for t in dots):
+        notes.append(f"{len(dots)} dot term{'s' * (len(dots) > 1)} folded into one, scales into the query")
+        q = torch.cat([t.q * _per_head(t.scale, t.q) for t in dots], -1)
+        folded += (DotTerm(q, 1.0, torch.cat([_tensor(t.k) for t in dots], -1)),)
+    else:
+        folded += dots
+    if len(tanhs) > 1:
+        notes.append(f"{len(tanhs)} tanh terms folded into one over concatenated hidden dims")
+        w = torch.broadcast_tensors(*[t.w[..., :1] for t in tanhs])[0]
+        a, b = torch.cat([t.a for t in tanhs], -1), torch.cat([_tensor(t.b) for t in tanhs], -1)
+        folded += (TanhTerm(a, torch.cat([t.w.expand(*w.shape[:-1], -1) for t in tanhs], -1), b),)
+    else:
+        folded += tanhs
+    return Terms(folded + rest, terms.cap, terms.values), tuple(notes)
+
+
+def _per_head(scale: float | Tensor, q: Tensor) -> float | Tensor:
+    return scale.to(q.dtype)[:, None, None] if isinstance(scale, Tensor) else scale
+
+
+def _tensor(x: Tensor | None) -> Tensor:
+    assert x is not None, "a term was used before its key half was joined"
+    return x
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention problem: everything a kernel needs, checked, batch dims flattened to one."""
+
+    terms: Terms
+    v: Tensor  # [B, K, S, Dv]
+    heads: int
+    queries: int  # L
+    mask: Mask | None = None
+    offset: int | Tensor = 0  # position of query 0; a tensor holds one per batch item, [B|1]
+    rows: Tensor | None = None  # the queries' indices if they are a selection of rows, [L]
+    dropout: float = 0.0
+    seed: Tensor | None = None  # [B|1]
+    sink: Tensor | None = None  # [1, H|1]: the logit of an extra key of value zero
+    bad_keys: Tensor | None = None  # [B, K, S]: visible pairs with these are NaN
+    bad_rows: Tensor | None = None  # [B, H, L]: likewise
+    first_head: int = 0  # where these heads start among all heads (dropout counts from there)
+    need_logsumexp: bool = False
+
+    @property
+    def batch(self) -> int:
+        return self.v.shape[0]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.v.shape[1]
+
+    @property
+    def keys(self) -> int:
+        return self.v.shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.v.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.v.device
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What scores and softmax are accumulated in."""
+        return torch.float64 if self.v.dtype == torch.float64 else torch.float32
+
+    def row_index(self) -> Tensor:
+        """The index of each query among all queries, [L]."""
+        return torch.arange(self.queries, device=self.device) if self.rows is None else self.rows
+
+    def positions(self) -> Tensor:
+        """The position of each query, [B|1, L]."""
+        index = self.row_index()
+        return index[None] + (self.offset[:, None] if isinstance(self.offset, Tensor) else self.offset)
