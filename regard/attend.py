@@ -86,7 +86,8 @@ def attend(
         backend: "auto" lets the planner choose; "reference", "blockwise", "sdpa" force a kernel.
 
     A row with nothing to attend to gives 0, zero gradients and logsumexp −inf. NaN or Inf in a masked place reaches
-    neither output nor gradients; a row that may see one is NaN.
+    neither output nor gradients; a row that may see one is NaN. (Lowered keys are taken as they are: a decoding step
+    must not read its whole cache twice.)
 
     >>> import regard
     >>> q = k = v = torch.eye(2)[None]
@@ -217,7 +218,7 @@ def _check(
     bound = None if mask is None else as_mask(mask).bind(shape)
     q, v, *keys = (_flat(x, shape.batch) for x in (q, v, *key_tensors))
     bad_keys, bad_rows = None, None
-    if bound is not None:
+    if bound is not None and not lowered:
         q, v, keys, bad_keys, bad_rows = _guard(q, v, keys)
     whole = Problem(
         Terms(()),

@@ -34,6 +34,15 @@ def visible(p: Problem) -> Tensor:
     return p.mask.visible(p.row_index(), p.positions(), torch.arange(p.keys, device=p.device))
 
 
+def spoiled(p: Problem, seen: Tensor | None) -> Tensor:
+    """The rows that see something not finite, or are themselves not finite and see anything: [B, H, L]."""
+    assert p.bad_keys is not None and p.bad_rows is not None
+    keys = heads(p.bad_keys, p)
+    if seen is None:
+        return keys.any(-1, keepdim=True) | p.bad_rows
+    return (seen & keys[..., None, :]).any(-1) | (p.bad_rows & seen.any(-1))
+
+
 def up(x: Tensor | None, p: Problem) -> Tensor:
     assert x is not None
     return x.to(p.compute_dtype)

@@ -35,7 +35,13 @@ def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
     packed = _Packed()
     packed.put_problem(problem)
     code = " ".join(packed.code)
+    if torch.compiler.is_compiling() and not _needs_gradient(packed.tensors):  # dynamo trips over such a Function
+        return torch.ops.regard.attention(kernel, code, packed.tensors, packed.ints, packed.floats)  # type: ignore[no-any-return]
     return _Attention.apply(kernel, code, packed.ints, packed.floats, *packed.tensors)  # type: ignore[no-any-return]
+
+
+def _needs_gradient(tensors: list[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 # --- packing ---

@@ -158,8 +158,8 @@ class _Run:
 
     # --- scores of a tile ---
 
-    def scores(self, tile: Tile) -> tuple[Tensor, Tensor | None]:
-        """E of a tile, NaN and −inf where they belong; and the pair sum after the cap, if there is one."""
+    def scores(self, tile: Tile, poison: bool = False) -> tuple[Tensor, Tensor | None]:
+        """E of a tile, −inf (and NaN) where they belong; and the pair sum after the cap, if there is one."""
         p = self.p
         shape = (tile.items.stop - tile.items.start, p.kv_heads, p.heads // p.kv_heads, _len(tile.q), _len(tile.k))
         e = torch.zeros((), dtype=self.dtype, device=p.device).expand(shape)
@@ -171,9 +171,9 @@ class _Run:
         for other in p.terms.terms:
             if not isinstance(other, (DotTerm, TanhTerm)):
                 e = e + self.single(other, tile)
-        if p.bad_keys is not None:
+        if poison and p.bad_keys is not None:
             e = e.masked_fill(p.bad_keys[tile.items, :, None, None, tile.k], float("nan"))
-        if p.bad_rows is not None:
+        if poison and p.bad_rows is not None:
             e = e.masked_fill(self.by_head(p.bad_rows[tile.items, :, tile.q])[..., None], float("nan"))
         if p.mask is not None and not tile.full:
             e = e.masked_fill(~self.visible(tile), -torch.inf)
@@ -304,7 +304,7 @@ class _Run:
         table = None if p.terms.values is None else self.cut(self.by_head(p.terms.values), items)
         distance = None if table is None else context.new_zeros(*shape, table.shape[-2])
         for tile in tiles:
-            e, _ = self.scores(tile)
+            e, _ = self.scores(tile, poison=True)
             new = torch.maximum(top, e.amax(-1))
             safe = new.masked_fill(new == -torch.inf, 0.0)
             weights = torch.exp(e - safe[..., None])
@@ -381,6 +381,8 @@ class _Gradient:
         out, grad, lse = (run.by_head(x[items, :, q]).to(run.dtype) for x in (out, grad, lse))
         delta = (out * grad).sum(-1)
         safe = lse.masked_fill(lse == -torch.inf, torch.inf)
+        if p.bad_keys is not None:  # rows that are NaN have no gradient
+            safe, delta = safe.masked_fill(lse.isnan(), torch.inf), delta.masked_fill(lse.isnan(), 0.0)
         table = None if p.terms.values is None else run.cut(run.by_head(p.terms.values), items)
         by_distance = None if table is None else grad @ table.mT
         distance = None if by_distance is None else torch.zeros_like(by_distance)

@@ -74,9 +74,15 @@ def _steps(p: Problem) -> Steps:
     for other in p.terms.terms:
         if not isinstance(other, (DotTerm, TanhTerm)):
             e = e + dense.single(other, p)
-    masked = _hide(_poison(e, p), p)
+    seen = None if p.mask is None else dense.visible(p)
+    masked = e if seen is None else e.masked_fill(~seen, -torch.inf)
     weights, logsumexp = _softmax(masked, p)
-    return Steps(similarity, e, masked, weights, _context(weights, p).to(p.dtype), logsumexp.detach())
+    context = _context(weights, p).to(p.dtype)
+    if p.bad_keys is not None:
+        bad = dense.spoiled(p, seen)[..., None]
+        weights, context = weights.masked_fill(bad, torch.nan), context.masked_fill(bad, torch.nan)
+        logsumexp = logsumexp.masked_fill(bad[..., 0], torch.nan)
+    return Steps(similarity, e, masked, weights, context, logsumexp.detach())
 
 
 def _pair(term: Term, p: Problem) -> Tensor:
@@ -91,18 +97,6 @@ def _scale(term: Term) -> float | Tensor:
     if not isinstance(term, DotTerm):
         return 1.0
     return term.scale[:, None, None] if isinstance(term.scale, Tensor) else term.scale
-
-
-def _poison(e: Tensor, p: Problem) -> Tensor:
-    if p.bad_keys is not None:
-        e = e.masked_fill(dense.heads(p.bad_keys, p)[..., None, :], float("nan"))
-    if p.bad_rows is not None:
-        e = e.masked_fill(p.bad_rows[..., None], float("nan"))
-    return e
-
-
-def _hide(e: Tensor, p: Problem) -> Tensor:
-    return e if p.mask is None else e.masked_fill(~dense.visible(p), -torch.inf)
 
 
 def _softmax(e: Tensor, p: Problem) -> tuple[Tensor, Tensor]:

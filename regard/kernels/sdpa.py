@@ -118,13 +118,11 @@ def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tenso
     """NaN in the rows that may see a key or value that is not finite, or are themselves not finite."""
     if p.bad_keys is None or p.bad_rows is None:
         return out
-    bad_keys = dense.heads(p.bad_keys, p)
     if causal:
         last = torch.arange(p.queries, device=p.device).clamp(max=p.keys - 1)
-        bad = bad_keys.cummax(-1).values[..., last] | p.bad_rows
+        bad = dense.heads(p.bad_keys, p).cummax(-1).values[..., last] | p.bad_rows
     else:
-        assert seen is not None
-        bad = (seen & bad_keys[..., None, :]).any(-1) | (p.bad_rows & seen.any(-1))
+        bad = dense.spoiled(p, seen)
     return out.masked_fill(bad[..., None], float("nan"))
 
 

@@ -1,0 +1,1 @@
+"""Other libraries' models, in and out."""

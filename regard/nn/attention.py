@@ -1,0 +1,250 @@
+"""Multi-head attention with any score, and the cache that makes decoding cheap.
+
+Shapes: N batch, L queries, S keys, E model width; heads are split inside. Sequences come as [N, L, E].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attend import attend, steps
+from regard.mask import Lengths, Mask, as_mask
+from regard.score import Dot, Score
+from regard.terms import Keys
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """Lowered keys and values of a sequence: computed once, attended to many times."""
+
+    keys: Keys
+    values: Tensor  # [N, kv_heads, S, head_dim]
+
+
+class Cache:
+    """The lowered keys and values of the positions so far, for decoding step by step.
+
+    Without ``max_length`` it grows as needed. With it, everything is allocated at once, shapes never change and the
+    length lives on the device, so that a decoding step compiles once.
+
+    It is for inference: nothing that needs a gradient may be appended.
+    """
+
+    def __init__(self, max_length: int | None = None) -> None:
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"Cache: max_length must be positive, got {max_length}")
+        self.max_length = max_length
+        self.tensors: list[Tensor] = []  # one per lowered key tensor, then the values; [N, kv_heads, capacity, dims]
+        self.length: int | Tensor = 0
+
+    def allocate(self, like: tuple[Tensor, ...]) -> None:
+        """Make room for sequences of these tensors ([N, kv_heads, anything, dims])."""
+        capacity = max(64, like[0].shape[-2]) if self.max_length is None else self.max_length
+        self.tensors = [t.new_zeros(*t.shape[:-2], capacity, t.shape[-1]) for t in like]
+        if self.max_length is not None:
+            self.length = torch.zeros((), dtype=torch.int64, device=like[0].device)
+
+    def append(self, new: KeyValues) -> KeyValues:
+        """Add positions at the end; returns everything to attend to (with max_length: all of the room)."""
+        parts = (*new.keys.tensors, new.values)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in parts):
+            raise ValueError("a Cache is for inference and keeps no gradients: decode under torch.no_grad()")
+        if not self.tensors:
+            self.allocate(parts)
+        count = new.values.shape[-2]
+        if isinstance(self.length, Tensor):
+            self._check_room(self.length, count)
+            at = self.length + torch.arange(count, device=self.length.device)
+            for room, part in zip(self.tensors, parts, strict=True):
+                room.index_copy_(-2, at, part)
+            self.length += count
+            return KeyValues(Keys(tuple(self.tensors[:-1])), self.tensors[-1])
+        self._make_room(self.length + count)
+        for room, part in zip(self.tensors, parts, strict=True):
+            room[..., self.length : self.length + count, :] = part
+        self.length += count
+        seen = [t[..., : self.length, :] for t in self.tensors]
+        return KeyValues(Keys(tuple(seen[:-1])), seen[-1])
+
+    def reorder(self, items: Tensor) -> None:
+        """Keep these batch items, in this order (beam search); items may repeat."""
+        self.tensors = [t.index_select(0, items) for t in self.tensors]
+
+    def reset(self) -> None:
+        """Forget all positions, keep the room."""
+        self.length = self.length.zero_() if isinstance(self.length, Tensor) else 0
+
+    def _check_room(self, length: Tensor, count: int) -> None:
+        if torch.compiler.is_compiling() or length.device.type != "cpu":
+            return  # looking would cost a synchronisation; PyTorch's own index check remains
+        if int(length) + count > self.tensors[0].shape[-2]:
+            raise ValueError(f"Cache is full: max_length={self.max_length}, {int(length)} used, {count} more asked for")
+
+    def _make_room(self, needed: int) -> None:
+        capacity = self.tensors[0].shape[-2]
+        if needed > capacity:
+            more = max(needed, 2 * capacity) - capacity
+            self.tensors = [nn.functional.pad(t, (0, 0, 0, more)) for t in self.tensors]
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention with learned projections and any score per head.
+
+    Args:
+        dim: width of the queries and of the output.
+        heads, kv_heads: query heads, and key/value heads if fewer (grouped-query attention).
+        score: any :class:`regard.score.Score`; its dims are those of one head. Default ``Dot()``.
+        head_dim: width of one head, by default ``dim // heads``.
+        key_dim, value_dim: widths of what comes in as key and value, by default ``dim``.
+        sink: learn a logit per head for an extra key of value zero.
+
+    A state dict of ``torch.nn.MultiheadAttention`` loads as it is and gives the same numbers.
+
+    >>> import regard
+    >>> attention = MultiHeadAttention(64, 4, score=regard.score.Additive(16, 16, 8))
+    >>> attention(torch.randn(2, 5, 64), mask=regard.mask.Causal()).shape
+    torch.Size([2, 5, 64])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        score: Score | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        sink: bool = False,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        kv_heads = heads if kv_heads is None else kv_heads
+        if heads < 1 or kv_heads < 1 or heads % kv_heads:
+            raise ValueError(f"heads must be a positive multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
+        if head_dim is None:
+            if dim % heads:
+                raise ValueError(f"dim={dim} does not divide into {heads} heads; set head_dim=")
+            head_dim = dim // heads
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
+        self.dropout, self.backend = dropout, backend
+        self.score = Dot() if score is None else score
+        self.score.check(heads, head_dim, kv_heads, head_dim)
+        self.q_proj = nn.Linear(dim, heads * head_dim, bias=bias)
+        self.k_proj = nn.Linear(key_dim or dim, kv_heads * head_dim, bias=bias)
+        self.v_proj = nn.Linear(value_dim or dim, kv_heads * head_dim, bias=bias)
+        self.out_proj = nn.Linear(heads * head_dim, dim, bias=bias)
+        self.sink = nn.Parameter(torch.zeros(heads)) if sink else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | KeyValues | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        offset: int | Tensor = 0,
+        cache: Cache | None = None,
+        need_weights: bool | Tensor = False,
+        seed: int | Tensor | None = None,
+    ) -> Any:
+        """[N, L, dim] → [N, L, dim], and the weights if asked.
+
+        Args:
+            query, key, value: key defaults to query (self-attention), value to key. ``key`` may be what
+                ``keys_values`` returned for it.
+            mask, offset: as for :func:`regard.attend`.
+            cache: for decoding: the new positions are appended to it and all of its positions attended to; ``offset``
+                is then the cache's length.
+            need_weights: True, or the indices of the queries whose weights are wanted: also returns them,
+                [N, heads, rows, S], before dropout. Only these rows are computed densely, beside the fused path.
+        """
+        keys: Tensor | Keys
+        if cache is not None:
+            if isinstance(key, KeyValues) or value is not None or (key is not None and key is not query):
+                raise ValueError("a cache is for self-attention; for cross-attention pass keys_values(memory) as key")
+            offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
+            known = cache.append(self.keys_values(query, start=offset))
+            if isinstance(cache.length, Tensor):
+                filled = Lengths(cache.length)
+                mask = filled if mask is None else as_mask(mask) & filled
+            keys, values = known.keys, known.values
+        elif isinstance(key, KeyValues):
+            keys, values = key.keys, key.values
+        else:
+            keys, values = self._project(query if key is None else key, value)
+        q = self._split(self.q_proj(query), self.heads)
+        out = attend(
+            q,
+            keys,
+            values,
+            score=self.score,
+            mask=mask,
+            offset=offset,
+            dropout=self.dropout if self.training else 0.0,
+            seed=seed,
+            sink=self.sink,
+            backend=self.backend,
+        )
+        out = self.out_proj(out.transpose(-3, -2).flatten(-2))
+        if need_weights is False:
+            return out
+        rows = None if need_weights is True else need_weights
+        shown = steps(q, keys, values, score=self.score, mask=mask, offset=offset, sink=self.sink, rows=rows)
+        return out, shown.weights
+
+    def keys_values(self, key: Tensor, value: Tensor | None = None, *, start: int | Tensor = 0) -> KeyValues:
+        """Project and lower a sequence once, to be attended to many times (cross-attention while decoding)."""
+        k, v = self._project(key, value)
+        return KeyValues(self.score.keys(k, start), v)
+
+    def new_cache(self, batch: int, max_length: int) -> Cache:
+        """A cache of fixed size for this layer, on its device and in its dtype."""
+        weight = self.k_proj.weight
+        with torch.no_grad():
+            nothing = weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
+            cache = Cache(max_length)
+            cache.allocate((*self.score.keys(nothing).tensors, nothing))
+        return cache
+
+    def _project(self, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
+        v = self.v_proj(key if value is None else value)
+        return self._split(self.k_proj(key), self.kv_heads), self._split(v, self.kv_heads)
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        return x.view(*x.shape[:-1], heads, self.head_dim).transpose(-3, -2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take ``torch.nn.MultiheadAttention``'s names too."""
+        for kind in ("bias_k", "bias_v"):
+            if prefix + kind in state_dict:
+                raise ValueError(f"{prefix}{kind}: add_bias_kv of torch.nn.MultiheadAttention is not supported")
+        for kind, stacked in (("weight", "in_proj_weight"), ("bias", "in_proj_bias")):
+            whole = state_dict.pop(prefix + stacked, None)
+            if whole is not None:
+                parts = whole.split([p.out_features for p in (self.q_proj, self.k_proj, self.v_proj)])
+                state_dict |= {f"{prefix}{n}_proj.{kind}": part for n, part in zip("qkv", parts, strict=True)}
+        for n in "qkv":
+            weight = state_dict.pop(f"{prefix}{n}_proj_weight", None)
+            if weight is not None:
+                state_dict[f"{prefix}{n}_proj.weight"] = weight
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"

@@ -1,0 +1,201 @@
+"""The layers around attention: embeddings, positions, feed-forward, encoder and decoder layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from regard.mask import Causal, Mask, as_mask
+from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
+from regard.score import Score
+
+
+class Embedding(nn.Embedding):
+    """Token vectors scaled by √dim, started at N(0, 1/dim) (Vaswani et al. 2017, section 3.4)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
+        self._fill_padding_idx_with_zero()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * math.sqrt(self.embedding_dim)
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds sin and cos of each position at geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
+
+    Any length works; nothing is stored.
+    """
+
+    def __init__(self, dim: int, base: float = 10000.0) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ValueError(f"SinusoidalPositions: dim must be even, got {dim}")
+        self.dim, self.base = dim, base
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+        """x [N, L, dim] at positions offset, offset + 1, …"""
+        position = torch.arange(x.shape[-2], device=x.device)[:, None] + _column(offset)
+        frequency = self.base ** (-torch.arange(0, self.dim, 2, device=x.device) / self.dim)
+        angle = position * frequency
+        waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)
+        return x + waves.to(x.dtype)
+
+
+class LearnedPositions(nn.Module):
+    """Adds a learned vector per position, up to ``max_length``."""
+
+    def __init__(self, max_length: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_length, dim))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+        """x [N, L, dim] at positions offset, offset + 1, …"""
+        if not isinstance(offset, Tensor) and not 0 <= offset <= self.weight.shape[0] - x.shape[-2]:
+            raise ValueError(
+                f"LearnedPositions has {self.weight.shape[0]} positions, asked for {offset}…{offset + x.shape[-2] - 1}"
+            )
+        position = torch.arange(x.shape[-2], device=x.device) + (
+            offset[..., None] if isinstance(offset, Tensor) and offset.ndim else offset
+        )
+        return x + self.weight[position].to(x.dtype)
+
+
+class FeedForward(nn.Module):
+    """W₂ f(W₁ x), or gated, W₂ (f(W₁ x) ∘ W₃ x) (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        *,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        gated: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
+        self.down = nn.Linear(hidden, dim, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.activation(self.up(x))
+        if self.gate is not None:
+            y = y * self.gate(x)
+        out: Tensor = self.down(self.dropout(y))
+        return out
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each with a residual and a norm before (``norm_first``) or after."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        hidden: int | None = None,
+        score: Score | None = None,
+        kv_heads: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        norm_first: bool = True,
+    ) -> None:
+        super().__init__()
+        self.norm_first = norm_first
+        self.attention = MultiHeadAttention(dim, heads, score=score, kv_heads=kv_heads, dropout=attention_dropout)
+        self.feed_forward = FeedForward(dim, hidden or 4 * dim, activation=activation, dropout=dropout)
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, *, mask: Mask | Tensor | None = None, offset: int | Tensor = 0, cache: Cache | None = None
+    ) -> Tensor:
+        def look(y: Tensor) -> Tensor:
+            out: Tensor = self.attention(y, mask=mask, offset=offset, cache=cache)
+            return out
+
+        x = self._around(x, self.attention_norm, look)
+        return self._around(x, self.feed_forward_norm, self.feed_forward)
+
+    def _around(self, x: Tensor, norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
+        out: Tensor
+        out = x + self.dropout(f(norm(x))) if self.norm_first else norm(x + self.dropout(f(x)))
+        return out
+
+
+class DecoderLayer(EncoderLayer):
+    """An encoder layer that also attends to a memory, between the two.
+
+    Self-attention is causal; ``mask`` narrows it further. ``memory`` is [N, S, dim], or the layer's
+    ``cross_attention.keys_values(memory)`` computed once.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        hidden: int | None = None,
+        score: Score | None = None,
+        cross_score: Score | None = None,
+        kv_heads: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        norm_first: bool = True,
+    ) -> None:
+        super().__init__(
+            dim,
+            heads,
+            hidden=hidden,
+            score=score,
+            kv_heads=kv_heads,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation=activation,
+            norm_first=norm_first,
+        )
+        self.cross_attention = MultiHeadAttention(
+            dim, heads, score=cross_score, kv_heads=kv_heads, dropout=attention_dropout
+        )
+        self.cross_norm = nn.LayerNorm(dim)
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        memory: Tensor | KeyValues,
+        *,
+        mask: Mask | Tensor | None = None,
+        memory_mask: Mask | Tensor | None = None,
+        offset: int | Tensor = 0,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        if cache is not None:
+            offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
+        seen: Mask = Causal() if mask is None else Causal() & as_mask(mask)
+
+        def look(y: Tensor) -> Tensor:
+            out: Tensor = self.attention(y, mask=seen, offset=offset, cache=cache)
+            return out
+
+        def look_across(y: Tensor) -> Tensor:
+            out: Tensor = self.cross_attention(y, memory, mask=memory_mask, offset=offset)
+            return out
+
+        x = self._around(x, self.attention_norm, look)
+        x = self._around(x, self.cross_norm, look_across)
+        return self._around(x, self.feed_forward_norm, self.feed_forward)
+
+
+def _column(offset: int | Tensor) -> int | Tensor:
+    """One offset per batch item as [N, 1, 1]."""
+    return offset[..., None, None] if isinstance(offset, Tensor) and offset.ndim else offset

@@ -1,0 +1,349 @@
+"""Modules: parity with torch.nn.MultiheadAttention, the decoding cache, layers, replacement inside models."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.interop.torch import replace
+from regard.mask import Causal, Dense, Lengths, Window
+from regard.nn import (
+    Cache,
+    DecoderLayer,
+    Embedding,
+    EncoderLayer,
+    FeedForward,
+    LearnedPositions,
+    MultiHeadAttention,
+    SinusoidalPositions,
+)
+from regard.score import (
+    Additive,
+    ALiBi,
+    Bilinear,
+    Cosine,
+    Dot,
+    General,
+    Key,
+    Location,
+    PerHead,
+    Relative,
+    Rotary,
+    Score,
+    T5Bias,
+)
+
+DIM, HEADS, KV, HEAD = 32, 4, 2, 8
+SCORES = {
+    "dot": lambda: Dot(),
+    "additive": lambda: Additive(HEAD, HEAD, 6, heads=HEADS, kv_heads=KV),
+    "general": lambda: General(HEAD, HEAD, heads=HEADS),
+    "bilinear": lambda: Bilinear(HEAD, HEAD, 5),
+    "location": lambda: Location(HEAD, 3),
+    "relative": lambda: Relative(HEAD, 3, values=True),
+    "rotary": lambda: Rotary(Dot()),
+    "alibi": lambda: Dot() + ALiBi(HEADS),
+    "t5": lambda: Dot() + T5Bias(HEADS, 8, 20),
+    "cosine and key": lambda: Cosine(heads=HEADS) + Key(HEAD),
+    "per head": lambda: PerHead((2, Additive(HEAD, HEAD, 4)), (2, Rotary(Dot(), interleaved=True))),
+}
+
+
+def module(name: str, **kwargs: object) -> MultiHeadAttention:
+    return MultiHeadAttention(DIM, HEADS, kv_heads=KV, score=SCORES[name](), **kwargs).double().eval()  # type: ignore[arg-type]
+
+
+def inputs(length: int, batch: int = 3) -> Tensor:
+    return torch.randn(batch, length, DIM, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dims", [{}, {"kdim": 24, "vdim": 40}])
+@pytest.mark.parametrize("bias", [True, False])
+def test_torch_state_dict_gives_the_same_numbers(dims: dict[str, int], bias: bool) -> None:
+    theirs = nn.MultiheadAttention(DIM, HEADS, bias=bias, batch_first=True, **dims).double()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    ours = MultiHeadAttention(DIM, HEADS, bias=bias, key_dim=dims.get("kdim"), value_dim=dims.get("vdim")).double()
+    ours.load_state_dict(theirs.state_dict())
+    q = torch.randn(2, 5, DIM, dtype=torch.float64)
+    k = torch.randn(2, 7, dims.get("kdim", DIM), dtype=torch.float64)
+    v = torch.randn(2, 7, dims.get("vdim", DIM), dtype=torch.float64)
+    hidden = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
+    expected, weights = theirs(q, k, v, key_padding_mask=hidden, average_attn_weights=False)
+    out, our_weights = ours(q, k, v, mask=Lengths(torch.tensor([7, 4])), need_weights=True)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(our_weights, weights)
+
+
+def test_torch_state_dict_inside_a_model_and_refusal() -> None:
+    ours, theirs = nn.Sequential(MultiHeadAttention(DIM, HEADS)), nn.Sequential(nn.MultiheadAttention(DIM, HEADS))
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 3, DIM)
+    expected = theirs[0](*[x.transpose(0, 1)] * 3)[0].transpose(0, 1)
+    torch.testing.assert_close(ours(x), expected)
+    with pytest.raises(ValueError, match="add_bias_kv"):
+        ours[0].load_state_dict(nn.MultiheadAttention(DIM, HEADS, add_bias_kv=True).state_dict())
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_weights_of_asked_rows_beside_the_fused_path(name: str) -> None:
+    attention, x = module(name), inputs(9)
+    rows = torch.tensor([7, 0, 3])
+    out, weights = attention(x, mask=Causal(), need_weights=rows)
+    every_out, every = attention(x, mask=Causal(), need_weights=True)
+    torch.testing.assert_close(out, every_out)
+    torch.testing.assert_close(weights, every[:, :, rows])
+    torch.testing.assert_close(every.sum(-1), torch.ones_like(every[..., 0]))
+
+
+@pytest.mark.parametrize("max_length", [None, 12])
+@pytest.mark.parametrize("name", SCORES)
+def test_decoding_with_a_cache_equals_the_whole(name: str, max_length: int | None) -> None:
+    attention, x = module(name), inputs(11)
+    expected = attention(x, mask=Causal() & Window(5, None))
+    cache = Cache() if max_length is None else attention.new_cache(3, max_length)
+    with torch.no_grad():
+        pieces = [attention(x[:, :4], mask=Causal() & Window(5, None), cache=cache)]
+        pieces += [attention(x[:, i : i + 1], mask=Causal() & Window(5, None), cache=cache) for i in range(4, 11)]
+    torch.testing.assert_close(torch.cat(pieces, 1), expected)
+    assert int(cache.length) == 11
+
+
+def test_cache_reorders_for_beams_and_grows_and_resets() -> None:
+    attention, x, y = module("additive"), inputs(100), inputs(1)
+    beams = torch.tensor([2, 2, 0])
+    cache = Cache()
+    with torch.no_grad():
+        for i in range(0, 100, 30):
+            attention(x[:, i : i + 30], mask=Causal(), cache=cache)
+        cache.reorder(beams)
+        out = attention(y, mask=Causal(), cache=cache)
+    expected = attention(torch.cat((x[beams], y), 1), mask=Causal())[:, -1:]
+    torch.testing.assert_close(out, expected)
+    cache.reset()
+    with torch.no_grad():
+        torch.testing.assert_close(attention(x[:, :3], mask=Causal(), cache=cache), attention(x[:, :3], mask=Causal()))
+
+
+def test_cache_refuses_gradients_overflow_and_cross_attention() -> None:
+    attention, x = module("dot"), inputs(5)
+    with pytest.raises(ValueError, match="no_grad"):
+        attention(x, cache=Cache())
+    with torch.no_grad(), pytest.raises(ValueError, match="Cache is full: max_length=4, 0 used, 5 more asked for"):
+        attention(x, cache=attention.new_cache(3, 4))
+    with torch.no_grad(), pytest.raises(ValueError, match="cross-attention"):
+        attention(x, inputs(3), cache=Cache())
+    with pytest.raises(ValueError, match="max_length"):
+        Cache(0)
+
+
+def test_cross_attention_keys_are_computed_once() -> None:
+    attention, x, memory = module("additive"), inputs(4), inputs(7)
+    known = attention.keys_values(memory)
+    torch.testing.assert_close(attention(x, known), attention(x, memory))
+
+
+@pytest.mark.slow
+def test_static_decoding_step_compiles_once() -> None:
+    attention, x = module("additive"), inputs(8)
+    expected = attention(x, mask=Causal())
+    cache = attention.new_cache(3, 16)
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(lambda t: attention(t, mask=Causal(), cache=cache), backend=counter, fullgraph=True)
+    with torch.no_grad():
+        out = torch.cat([step(x[:, i : i + 1]) for i in range(8)], 1)
+    torch.testing.assert_close(out, expected)
+    assert counter.frame_count == 1
+
+
+def test_masked_nan_reaches_nothing() -> None:
+    attention, x = module("additive"), inputs(6)
+    x[1, 4:] = torch.nan
+    out = attention(x, mask=Lengths(torch.tensor([6, 4, 6])))
+    assert out[[0, 2]].isfinite().all() and out[1, :4].isfinite().all()
+    out[1, :4].sum().backward()
+    assert all(p.grad.isfinite().all() for p in attention.score.parameters() if p.grad is not None)
+
+
+def test_sink_takes_its_share() -> None:
+    attention, x = MultiHeadAttention(DIM, HEADS, sink=True), torch.randn(2, 5, DIM)
+    _, weights = attention(x, need_weights=True)
+    assert (weights.sum(-1) < 1).all()
+    attention(x).sum().backward()
+    assert attention.sink is not None and attention.sink.grad is not None and attention.sink.grad.abs().sum() > 0
+
+
+def test_dropout_only_in_training_and_by_seed() -> None:
+    attention, x = MultiHeadAttention(DIM, HEADS, dropout=0.5), torch.randn(2, 5, DIM)
+    assert torch.equal(attention(x, seed=1), attention(x, seed=1))
+    assert not torch.allclose(attention(x, seed=1), attention(x, seed=2))
+    attention.eval()
+    assert torch.equal(attention(x), attention(x))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"dim": 30, "heads": 4}, "dim=30 does not divide into 4 heads"),
+        ({"dim": 32, "heads": 4, "kv_heads": 3}, "multiple of kv_heads"),
+        ({"dim": 32, "heads": 4, "dropout": 1.0}, "dropout"),
+        ({"dim": 32, "heads": 4, "score": Additive(32, 32, 8)}, "Additive was made for query_dim=32"),
+        ({"dim": 32, "heads": 4, "score": ALiBi(8)}, "ALiBi was made for heads=8"),
+    ],
+)
+def test_bad_arguments(kwargs: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(**kwargs)  # type: ignore[arg-type]
+
+
+# --- layers ---
+
+
+def test_sinusoidal_positions_are_the_papers() -> None:
+    out = SinusoidalPositions(6)(torch.zeros(1, 4, 6, dtype=torch.float64), offset=2)
+    angle = 3 / 10000 ** (2 / 6)
+    torch.testing.assert_close(out[0, 1, 2:4], torch.tensor([angle, angle]).sin().double().lerp(
+        torch.tensor([angle, angle]).cos().double(), torch.tensor([0.0, 1.0]).double()), atol=1e-6, rtol=0)  # fmt: skip
+    shifted = SinusoidalPositions(6)(torch.zeros(2, 4, 6), offset=torch.tensor([0, 2]))
+    torch.testing.assert_close(shifted[1, :2], shifted[0, 2:])
+
+
+def test_learned_positions_and_their_end() -> None:
+    positions, x = LearnedPositions(5, 4), torch.zeros(2, 3, 4)
+    torch.testing.assert_close(positions(x, offset=2)[0], positions.weight[2:])
+    torch.testing.assert_close(positions(x, offset=torch.tensor([0, 2]))[1], positions.weight[2:])
+    with pytest.raises(ValueError, match="LearnedPositions has 5 positions, asked for 3…5"):
+        positions(x, offset=3)
+
+
+def test_embedding_is_scaled() -> None:
+    embedding = Embedding(50, 64, padding_idx=0)
+    torch.testing.assert_close(embedding(torch.tensor([3]))[0], embedding.weight[3] * 8)
+    assert (embedding(torch.tensor([0])) == 0).all()
+    assert embedding.weight[1:].std().item() == pytest.approx(1 / 8, rel=0.1)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_encoder_layer_is_pytorchs(norm_first: bool) -> None:
+    theirs = nn.TransformerEncoderLayer(DIM, HEADS, 64, batch_first=True, norm_first=norm_first).double().eval()
+    ours = EncoderLayer(DIM, HEADS, hidden=64, norm_first=norm_first).double().eval()
+    ours.attention.load_state_dict(theirs.self_attn.state_dict())
+    for mine, other in (("feed_forward.up", "linear1"), ("feed_forward.down", "linear2")):
+        ours.get_submodule(mine).load_state_dict(theirs.get_submodule(other).state_dict())
+    x = inputs(6)
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_gated_feed_forward() -> None:
+    layer, x = FeedForward(4, 8, activation=nn.functional.silu, gated=True), torch.randn(3, 4)
+    assert layer.gate is not None
+    torch.testing.assert_close(layer(x), layer.down(nn.functional.silu(layer.up(x)) * layer.gate(x)))
+
+
+@pytest.mark.parametrize("score", [None, Rotary(Dot()), Additive(HEAD, HEAD, 6)])
+def test_decoder_layer_steps_equal_the_whole(score: Score | None) -> None:
+    layer = DecoderLayer(DIM, HEADS, score=score, cross_score=Additive(HEAD, HEAD, 6)).double().eval()
+    x, memory, seen = inputs(7), inputs(5), Lengths(torch.tensor([5, 3, 1]))
+    expected = layer(x, memory, memory_mask=seen)
+    with torch.no_grad():
+        cache, known = Cache(), layer.cross_attention.keys_values(memory)
+        pieces = [layer(x[:, i : i + 1], known, memory_mask=seen, cache=cache) for i in range(7)]
+    torch.testing.assert_close(torch.cat(pieces, 1), expected)
+    changed = x.clone()
+    changed[:, 4:] = 0
+    torch.testing.assert_close(layer(changed, memory, memory_mask=seen)[:, :4], expected[:, :4])
+
+
+# --- replacement inside existing models ---
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_replaced_transformer_gives_the_same_numbers(batch_first: bool, training: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "enable_nested_tensor is True")
+        model = nn.Transformer(DIM, HEADS, 2, 2, 64, dropout=0.0, batch_first=batch_first).double().train(training)
+    source, target = inputs(6, 2), inputs(5, 2)
+    padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+
+    def run() -> Tensor:
+        s, t = (source, target) if batch_first else (source.transpose(0, 1), target.transpose(0, 1))
+        with torch.set_grad_enabled(training):
+            return model(s, t, tgt_mask=causal, src_key_padding_mask=padding.double() * -1e9 if training else padding,
+                         memory_key_padding_mask=padding.double() * -1e9 if training else padding)  # fmt: skip
+
+    expected, keys = run(), list(model.state_dict())
+    assert replace(model) == 6
+    assert list(model.state_dict()) == keys
+    torch.testing.assert_close(run(), expected)
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_replacement_really_runs_regard(fast_path: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(DIM, HEADS, 64, batch_first=True), 2).eval()
+    x = torch.randn(2, 5, DIM)
+    with torch.set_grad_enabled(not fast_path):
+        expected = encoder(x)
+        replace(encoder)
+        calls = []
+        import regard.interop.torch as interop
+
+        monkeypatch.setattr(interop, "attend", lambda *a, **k: calls.append(1) or regard.attend(*a, **k))
+        torch.testing.assert_close(encoder(x), expected)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("mask_kind", ["none", "bool", "float", "per head", "padding", "causal"])
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("batched", [True, False])
+def test_replaced_module_takes_every_argument(mask_kind: str, average: bool, batched: bool) -> None:
+    module = nn.MultiheadAttention(DIM, HEADS, kdim=24, vdim=40).double()
+    q, k, v = (torch.randn(6, 2, d, dtype=torch.float64) for d in (DIM, 24, 40))
+    hidden = torch.rand(6, 6) > 0.7
+    hidden.fill_diagonal_(False)
+    kwargs: dict[str, object] = {
+        "none": {},
+        "bool": {"attn_mask": hidden},
+        "float": {"attn_mask": torch.randn(6, 6, dtype=torch.float64)},
+        "per head": {"attn_mask": hidden.expand(8 if batched else 4, 6, 6)},
+        "padding": {"key_padding_mask": (torch.arange(6) > 3).expand(2, 6) if batched else torch.arange(6) > 3},
+        "causal": {"attn_mask": ~Causal().dense(6), "is_causal": True, "need_weights": False},
+    }[mask_kind]
+    args = (q, k, v) if batched else (q[:, 0], k[:, 0], v[:, 0])
+    call = {"average_attn_weights": average, **kwargs}
+    expected = module(*args, **call)
+    assert replace(module) == 1
+    got = module(*args, **call)
+    for mine, theirs in zip(got, expected, strict=True):
+        assert (mine is None) == (theirs is None)
+        if theirs is not None:
+            torch.testing.assert_close(mine, theirs)
+
+
+def test_replacement_with_another_score_trains_it() -> None:
+    model = nn.TransformerEncoderLayer(DIM, HEADS, 64, batch_first=True)
+    replace(model, score=lambda m: Relative(m.head_dim, 4))
+    model(torch.randn(2, 5, DIM)).sum().backward()
+    assert model.self_attn.score.r.grad.abs().sum() > 0  # type: ignore[union-attr]
+
+
+def test_replacement_refuses_what_it_cannot_run_and_changes_nothing() -> None:
+    model = nn.Sequential(nn.MultiheadAttention(DIM, HEADS), nn.MultiheadAttention(DIM, HEADS, add_zero_attn=True))
+    with pytest.raises(ValueError, match="nothing was replaced"):
+        replace(model)
+    assert all(type(m) is nn.MultiheadAttention for m in model)
+
+
+def test_dense_mask_per_head() -> None:
+    attention, x = module("per head"), inputs(5)
+    mask = torch.rand(3, HEADS, 5, 5) > 0.4
+    _, weights = attention(x, mask=Dense(mask), need_weights=True)
+    assert (weights[~mask] == 0).all()
