@@ -18,7 +18,7 @@ from regard.kernels.reference import Steps
 from regard.mask import Mask, Shape, as_mask, broadcast_pairs
 from regard.plan import BACKENDS, Choice, Plan, choose
 from regard.score import Dot, PerHead, Score
-from regard.terms import BiasTerm, Keys, Problem, Terms, join
+from regard.terms import BiasTerm, Keys, Problem, Terms, join, may_need_gradient
 
 _DOT = Dot()
 
@@ -377,7 +377,7 @@ def _wide(x: Tensor) -> torch.dtype:
 def _lower(whole: Problem, score: Score, q: Tensor, k: Tensor | Keys, shape: Shape) -> tuple[Problem, ...]:
     if not isinstance(score, PerHead):
         keys = k if isinstance(k, Keys) else score.keys(k)
-        return (replace(whole, terms=_terms(join(score.queries(q, whole.offset), keys), whole, shape)),)
+        return (_with_terms(whole, join(score.queries(q, whole.offset), keys), shape),)
     problems = []
     parts = score.split(k) if isinstance(k, Keys) else None
     for i, (heads, kv, part) in enumerate(score.slices(whole.kv_heads)):
@@ -393,11 +393,11 @@ def _lower(whole: Problem, score: Score, q: Tensor, k: Tensor | Keys, shape: Sha
             bad_rows=None if whole.bad_rows is None else whole.bad_rows[:, heads],
         )
         terms = join(part.queries(q[:, heads], whole.offset), keys)
-        problems.append(replace(problem, terms=_terms(terms, problem, replace(shape, heads=problem.heads))))
+        problems.append(_with_terms(problem, terms, replace(shape, heads=problem.heads)))
     return tuple(problems)
 
 
-def _terms(terms: Terms, p: Problem, shape: Shape) -> Terms:
+def _with_terms(p: Problem, terms: Terms, shape: Shape) -> Problem:
     """Check what a score brought along itself: biases and a value table."""
     if terms.values is not None and terms.values.shape[-1] != p.v.shape[-1]:
         raise ValueError(
@@ -405,8 +405,14 @@ def _terms(terms: Terms, p: Problem, shape: Shape) -> Terms:
             f"{p.v.shape[-1]} dims"
         )
     if not terms.biases:
-        return terms
-    bound = tuple(
-        BiasTerm(broadcast_pairs("Bias", t.bias, shape)) if isinstance(t, BiasTerm) else t for t in terms.terms
-    )
-    return replace(terms, terms=bound)
+        return replace(p, terms=terms)
+    bound = tuple(BiasTerm(_pairs(t.bias, p, shape)) if isinstance(t, BiasTerm) else t for t in terms.terms)
+    terms = replace(terms, terms=bound)
+    return replace(p, terms=terms, need_bias_gradient=may_need_gradient(*(t.bias for t in terms.biases)))
+
+
+def _pairs(bias: Tensor, p: Problem, shape: Shape) -> Tensor:
+    """[B|1, H|1, L|1, S|1] of a bias with the caller's batch dims, or made from q with the flattened one."""
+    if len(shape.batch) != 1 and bias.ndim == 4 and bias.shape[0] == p.batch != 1:
+        return broadcast_pairs("Bias", bias, replace(shape, batch=(p.batch,)))
+    return broadcast_pairs("Bias", bias, shape)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from regard.kernels import blockwise, reference, sdpa
+from regard.kernels import blockwise, cpu_additive, reference, sdpa
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold
 
 
@@ -29,7 +29,12 @@ class Kernel(Protocol):
         """Error of its formula beyond rounding; 0 for exact ones."""
 
 
-KERNELS: dict[str, Kernel] = {"sdpa": sdpa, "blockwise": blockwise, "reference": reference}
+KERNELS: dict[str, Kernel] = {
+    "sdpa": sdpa,
+    "cpu_additive": cpu_additive,
+    "blockwise": blockwise,
+    "reference": reference,
+}
 BACKENDS = ("auto", *KERNELS)
 
 

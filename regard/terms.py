@@ -185,6 +185,13 @@ def _tensor(x: Tensor | None) -> Tensor:
     return x
 
 
+def may_need_gradient(*tensors: Tensor | None) -> bool:
+    """Could a gradient of these be asked for? (Inside torch.func an outer level's requires_grad does not show.)"""
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One attention problem: everything a kernel needs, checked, batch dims flattened to one."""
@@ -203,6 +210,7 @@ class Problem:
     bad_rows: Tensor | None = None  # [B, H, L]: likewise
     first_head: int = 0  # where these heads start among all heads (dropout counts from there)
     need_logsumexp: bool = False
+    need_bias_gradient: bool = True  # an n×n gradient is made only if somebody wants it
 
     @property
     def batch(self) -> int:

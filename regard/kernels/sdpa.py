@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.kernels import _dense as dense
 from regard.mask import Causal, Mask
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, may_need_gradient
 
 NAME = "sdpa"
 DENSE_BYTES = 64 * 2**20
@@ -38,7 +38,7 @@ def refuses(problem: Problem) -> str | None:
         return "the problem is empty"
     if _extras(p) and p.dtype in (torch.float16, torch.bfloat16):
         return f"it would round offset, bias and key terms to {str(p.dtype).removeprefix('torch.')}"
-    if _extras(p) and _may_need_gradient(_extra_tensors(p)):
+    if _extras(p) and may_need_gradient(*_extra_tensors(p)):
         return "it has no fused gradient for offset, bias and key terms"
     size = _dense_bytes(p)
     if size > DENSE_BYTES:
@@ -76,16 +76,9 @@ def _extras(p: Problem) -> bool:
     return any(isinstance(t, (OffsetTerm, BiasTerm, KeyTerm)) for t in p.terms.terms)
 
 
-def _extra_tensors(p: Problem) -> list[Tensor]:
-    tensors = [x for t in p.terms.offsets for x in (t.table, t.slope)]
-    tensors += [t.bias for t in p.terms.biases] + [t.c for t in p.terms.keys]
-    return [x for x in tensors if x is not None]
-
-
-def _may_need_gradient(tensors: list[Tensor]) -> bool:
-    if torch._C._are_functorch_transforms_active():  # an outer level's requires_grad does not show
-        return True
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+def _extra_tensors(p: Problem) -> list[Tensor | None]:
+    offsets = [x for t in p.terms.offsets for x in (t.table, t.slope)]
+    return offsets + [t.bias for t in p.terms.biases] + [t.c for t in p.terms.keys]
 
 
 def _says_causal(p: Problem) -> bool:

@@ -1,0 +1,458 @@
+"""The loops of cpu_additive, compiled by numba. Imported only when they run.
+
+They release the GIL and are not parallel themselves: cpu_additive hands tasks to threads of its own.
+
+A task is a few queries of one head. Keys come in blocks; the scores of one query against a block are a row s[j] of
+numbers that the compiler turns into vectors. With A = e^{2a}, B = e^{2b} and x_d = 1 + A_d B_d,
+
+    Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / x_d
+
+and four fractions share one division: x_d is kept at 2^30 or below (2^250 in float64), where tanh is 1 to the last bit,
+so that four of them multiply without overflow. Where A or B themselves would overflow (``wide``), they hold 2a and 2b
+and x_d = 1 + exp(2a + 2b).
+
+Shapes: A [B, H, L, D], Bt [B, K, D, S], w [B, H, D], v [B, K, S, Dv]; D is padded to a multiple of four with w = 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+FAST = {"contract", "nsz", "reassoc", "arcp"}
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+ROWS = 4  # queries that share loads of values
+EMPTY, FULL = -2, -1  # tile states; others are the index of the tile's own mask
+
+
+@intrinsic
+def _power_of_two(typingctx: Any, n: Any) -> Any:
+    """2^n for a whole number n, −126 … 127, by writing the exponent's bits."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = context.get_value_type(types.int32)
+        shifted = builder.shl(builder.add(args[0], bits(127)), bits(23))
+        return builder.bitcast(shifted, context.get_value_type(types.float32))
+
+    return types.float32(types.int32), codegen
+
+
+def _exp(x: Any) -> Any:
+    """e^x for x ≤ 88."""
+    return math.exp(x)
+
+
+@overload(_exp, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
+def _exp_of(x: Any) -> Any:
+    def exp64(x: Any) -> Any:
+        return math.exp(x)
+
+    def exp32(x: Any) -> Any:
+        # 2^n · e^r with |r| ≤ ln 2 / 2: Taylor to the sixth power, error below 2^-23; the compiler makes vectors of it.
+        x = max(x, np.float32(-87.0))
+        n = np.int32(x * np.float32(1.44269504) + (np.float32(0.5) if x >= 0 else np.float32(-0.5)))
+        f = np.float32(n)
+        r = (x - f * np.float32(0.693359375)) + f * np.float32(2.12194440e-4)
+        p = np.float32(1 / 720) * r + np.float32(1 / 120)
+        p = p * r + np.float32(1 / 24)
+        p = p * r + np.float32(1 / 6)
+        p = p * r + np.float32(0.5)
+        p = p * r + np.float32(1)
+        p = p * r + np.float32(1)
+        return p * _power_of_two(n)  # type: ignore[call-arg]
+
+    return exp32 if x == types.float32 else exp64
+
+
+@njit(**OPTIONS)
+def _limit(itemsize: int) -> Any:
+    return 2.0**30 if itemsize == 4 else 2.0**250
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_fractions(s: Any, a: Any, bt: Any, w: Any, j0: int, count: int, wide: bool) -> None:
+    """s[j] += Σ_d w_d / x_d for one query against keys j0 … j0 + count."""
+    one, limit, top = s.dtype.type(1), s.dtype.type(_limit(s.itemsize)), s.dtype.type(math.log(_limit(s.itemsize)))
+    for d in range(0, a.shape[0], 4):
+        a0, a1, a2, a3 = a[d], a[d + 1], a[d + 2], a[d + 3]
+        w0, w1, w2, w3 = w[d], w[d + 1], w[d + 2], w[d + 3]
+        b0, b1 = bt[d, j0 : j0 + count], bt[d + 1, j0 : j0 + count]
+        b2, b3 = bt[d + 2, j0 : j0 + count], bt[d + 3, j0 : j0 + count]
+        if wide:
+            for j in range(count):
+                x0, x1 = _exp(min(a0 + b0[j], top)) + one, _exp(min(a1 + b1[j], top)) + one
+                x2, x3 = _exp(min(a2 + b2[j], top)) + one, _exp(min(a3 + b3[j], top)) + one
+                p, q = x0 * x1, x2 * x3
+                s[j] += ((w0 * x1 + w1 * x0) * q + (w2 * x3 + w3 * x2) * p) / (p * q)
+        else:
+            for j in range(count):
+                x0, x1 = min(a0 * b0[j] + one, limit), min(a1 * b1[j] + one, limit)
+                x2, x3 = min(a2 * b2[j] + one, limit), min(a3 * b3[j] + one, limit)
+                p, q = x0 * x1, x2 * x3
+                s[j] += ((w0 * x1 + w1 * x0) * q + (w2 * x3 + w3 * x2) * p) / (p * q)
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_gradients(
+    g: Any, a: Any, bt: Any, w: Any, j0: int, count: int, wide: bool, ga: Any, gbt: Any, gw: Any
+) -> None:
+    """For one query and gradients g[j] of its scores, with r = 1/x, tanh = 1 − 2r and 1 − tanh² = 4 r(1 − r):
+
+    ga_d += 4 w_d Σ_j g·r(1−r),   gbt[d, j] += 4 w_d·g·r(1−r),   gw_d += 2 Σ_j g·r. The four r's come from one division.
+    """
+    one, limit, zero = g.dtype.type(1), g.dtype.type(_limit(g.itemsize)), g.dtype.type(0)
+    top, two, four = g.dtype.type(math.log(_limit(g.itemsize))), g.dtype.type(2), g.dtype.type(4)
+    for d in range(0, a.shape[0], 4):
+        a0, a1, a2, a3 = a[d], a[d + 1], a[d + 2], a[d + 3]
+        w0, w1, w2, w3 = four * w[d], four * w[d + 1], four * w[d + 2], four * w[d + 3]
+        b0, b1 = bt[d, j0 : j0 + count], bt[d + 1, j0 : j0 + count]
+        b2, b3 = bt[d + 2, j0 : j0 + count], bt[d + 3, j0 : j0 + count]
+        g0, g1 = gbt[d, j0 : j0 + count], gbt[d + 1, j0 : j0 + count]
+        g2, g3 = gbt[d + 2, j0 : j0 + count], gbt[d + 3, j0 : j0 + count]
+        sa0, sa1, sa2, sa3, sw0, sw1, sw2, sw3 = zero, zero, zero, zero, zero, zero, zero, zero
+        for j in range(count):
+            if wide:
+                x0, x1 = _exp(min(a0 + b0[j], top)) + one, _exp(min(a1 + b1[j], top)) + one
+                x2, x3 = _exp(min(a2 + b2[j], top)) + one, _exp(min(a3 + b3[j], top)) + one
+            else:
+                x0, x1 = min(a0 * b0[j] + one, limit), min(a1 * b1[j] + one, limit)
+                x2, x3 = min(a2 * b2[j] + one, limit), min(a3 * b3[j] + one, limit)
+            p, q = x0 * x1, x2 * x3
+            inverse = one / (p * q)
+            q, p = q * inverse, p * inverse
+            r0, r1, r2, r3 = x1 * q, x0 * q, x3 * p, x2 * p
+            v0, v1, v2, v3 = r0 * g[j], r1 * g[j], r2 * g[j], r3 * g[j]
+            sw0 += v0
+            sw1 += v1
+            sw2 += v2
+            sw3 += v3
+            v0, v1, v2, v3 = v0 - r0 * v0, v1 - r1 * v1, v2 - r2 * v2, v3 - r3 * v3
+            sa0 += v0
+            sa1 += v1
+            sa2 += v2
+            sa3 += v3
+            g0[j] += w0 * v0
+            g1[j] += w1 * v1
+            g2[j] += w2 * v2
+            g3[j] += w3 * v3
+        ga[d] += w0 * sa0
+        ga[d + 1] += w1 * sa1
+        ga[d + 2] += w2 * sa2
+        ga[d + 3] += w3 * sa3
+        gw[d] += two * sw0
+        gw[d + 1] += two * sw1
+        gw[d + 2] += two * sw2
+        gw[d + 3] += two * sw3
+
+
+@njit(**OPTIONS)
+def _mix(x: Any) -> Any:
+    """The mixer of kernels/_dropout.py."""
+    low = np.uint64(0xFFFFFFFF)
+    x = x ^ (x >> np.uint64(16))
+    x = (x * np.uint64(0x7FEB352D)) & low
+    x = x ^ (x >> np.uint64(15))
+    x = (x * np.uint64(0x846CA68B)) & low
+    return x ^ (x >> np.uint64(16))
+
+
+@njit(**OPTIONS)
+def _row_key(seed: Any, batch: int, head: int, row: int) -> Any:
+    low = np.uint64(0xFFFFFFFF)
+    x = _mix((np.uint64(seed) & low) ^ _mix(np.uint64(seed) >> np.uint64(32)))
+    x = _mix(x ^ _mix(np.uint64(batch) + np.uint64(0x9E3779B9)))
+    x = _mix(x ^ _mix(np.uint64(head) + np.uint64(0x85EBCA6B)))
+    return _mix(x ^ _mix(np.uint64(row) + np.uint64(0xC2B2AE35)))
+
+
+@njit(**OPTIONS)
+def _drop(p: Any, key: Any, threshold: Any, scale: Any, j0: int, count: int) -> None:
+    """Zero the weights that dropout drops, and scale up the others."""
+    factor = p.dtype.type(scale)
+    for j in range(count):
+        x = _mix(key ^ _mix(np.uint64(j0 + j) + np.uint64(0x27D4EB2F)))
+        p[j] = p[j] * factor if x >= np.uint64(threshold) else p[j] * 0
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_terms(
+    s: Any, j0: int, count: int, shift: Any, key: Any, bias: Any, table: Any, slope: Any, position: int
+) -> None:
+    """s[j] = shift − 2 s[j] + the offset, bias and key terms; arrays of size 0 stand for nothing."""
+    two = s.dtype.type(2)
+    for j in range(count):
+        s[j] = shift - two * s[j]
+    if key.shape[0] > 0:
+        for j in range(count):
+            s[j] += key[j0 + j]
+    if bias.shape[0] > 0:
+        for j in range(count):
+            s[j] += bias[j0 + j]
+    if table.shape[0] > 0:
+        reach = table.shape[0] // 2
+        for j in range(count):
+            delta = j0 + j - position
+            near = min(max(delta, -reach), reach)
+            s[j] += table[near + reach] - slope * abs(delta - near)
+
+
+@njit(fastmath={"contract", "nsz"}, **OPTIONS)
+def _hide(s: Any, state: int, masks: Any, row: int, count: int) -> None:
+    if state >= 0:
+        for j in range(count):
+            if not masks[state, row, j]:
+                s[j] = -np.inf
+
+
+@njit(fastmath={"contract", "nsz"}, **OPTIONS)
+def _top(s: Any, count: int) -> Any:
+    top = s[0]
+    for j in range(1, count):
+        top = max(top, s[j])
+    return top
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _exponentials(s: Any, count: int, top: Any) -> Any:
+    """s = e^{s − top}, with e^{−inf} = 0; returns the sum."""
+    total = s.dtype.type(0)
+    low = s.dtype.type(-86) if s.itemsize == 4 else s.dtype.type(-700)
+    for j in range(count):
+        x = s[j] - top
+        y = _exp(x)
+        y = s.dtype.type(0) if x < low else y
+        y = x if x != x else y  # NaN stays NaN
+        s[j] = y
+        total += y
+    return total
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _multiply_add(acc: Any, x: Any, y: Any, first: int, count: int, start: int, n: int) -> None:
+    """acc[r, c] += Σ_j x[r, j] y[first + j, start + c] for ROWS rows r, j < count and c < n; four j at a time."""
+    acc0, acc1, acc2, acc3 = acc[0], acc[1], acc[2], acc[3]
+    j = 0
+    while j + 4 <= count:
+        x00, x01, x02, x03 = x[0, j], x[0, j + 1], x[0, j + 2], x[0, j + 3]
+        x10, x11, x12, x13 = x[1, j], x[1, j + 1], x[1, j + 2], x[1, j + 3]
+        x20, x21, x22, x23 = x[2, j], x[2, j + 1], x[2, j + 2], x[2, j + 3]
+        x30, x31, x32, x33 = x[3, j], x[3, j + 1], x[3, j + 2], x[3, j + 3]
+        at = first + j
+        y0, y1 = y[at, start : start + n], y[at + 1, start : start + n]
+        y2, y3 = y[at + 2, start : start + n], y[at + 3, start : start + n]
+        for c in range(n):
+            z0, z1, z2, z3 = y0[c], y1[c], y2[c], y3[c]
+            acc0[c] += x00 * z0 + x01 * z1 + x02 * z2 + x03 * z3
+            acc1[c] += x10 * z0 + x11 * z1 + x12 * z2 + x13 * z3
+            acc2[c] += x20 * z0 + x21 * z1 + x22 * z2 + x23 * z3
+            acc3[c] += x30 * z0 + x31 * z1 + x32 * z2 + x33 * z3
+        j += 4
+    while j < count:
+        y0 = y[first + j, start : start + n]
+        for c in range(n):
+            acc0[c] += x[0, j] * y0[c]
+            acc1[c] += x[1, j] * y0[c]
+            acc2[c] += x[2, j] * y0[c]
+            acc3[c] += x[3, j] * y0[c]
+        j += 1
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_outer(acc: Any, x: Any, y: Any, count: int) -> None:
+    """acc[j, c] += Σ_r x[r, j] y[r, c] for ROWS rows r and j < count."""
+    y0, y1, y2, y3 = y[0], y[1], y[2], y[3]
+    for j in range(count):
+        x0, x1, x2, x3 = x[0, j], x[1, j], x[2, j], x[3, j]
+        row = acc[j]
+        for c in range(row.shape[0]):
+            row[c] += (x0 * y0[c] + x1 * y1[c]) + (x2 * y2[c] + x3 * y3[c])
+
+
+@njit(**OPTIONS)
+def _scores(
+    s: Any, j0: int, count: int, a: Any, bt: Any, w: Any, shift: Any, key: Any, bias: Any, table: Any, slope: Any,
+    position: int, tile: int, masks: Any, row: int, wide: bool,
+) -> None:  # fmt: skip
+    """The scores of one query against a block of keys."""
+    s[:count] = 0
+    _add_fractions(s, a, bt, w, j0, count, wide)
+    _add_terms(s, j0, count, shift, key, bias, table, slope, position)
+    _hide(s, tile, masks, row, count)
+
+
+@njit(**OPTIONS)
+def forward(
+    tasks: Any, first: int, last: int, group: int, a: Any, bt: Any, w: Any, v: Any, key: Any, bias: Any, table: Any,
+    slope: Any, positions: Any, state: Any, masks: Any, block_q: int, block_k: int, wide: bool, sink: Any, seed: Any,
+    threshold: Any, keep: Any, head: int, out: Any, lse: Any,
+) -> None:  # fmt: skip
+    """Context and logsumexp of tasks first … last: (b, h, i0, i1), i1 − i0 ≤ ROWS, all in one block of queries."""
+    s = np.zeros((ROWS, block_k), a.dtype)
+    acc = np.zeros((ROWS, v.shape[3]), a.dtype)
+    top, total = np.zeros(ROWS, a.dtype), np.zeros(ROWS, a.dtype)
+    for t in range(first, last):
+        b, h, i0, i1 = tasks[t]
+        k, n = h // group, bt.shape[3]
+        shift = w[b, h].sum()
+        acc[:] = 0
+        top[:], total[:] = sink[b, h], (0 if sink[b, h] == -np.inf else 1)
+        for j0 in range(0, n, block_k):
+            tile = state[b, h, i0 // block_q, j0 // block_k]
+            if tile == EMPTY:
+                continue
+            count = min(block_k, n - j0)
+            for i in range(i0, i1):
+                r = i - i0
+                _scores(
+                    s[r], j0, count, a[b, h, i], bt[b, k], w[b, h], shift, key[b, k], bias[b, h, i], table[b, h, i],
+                    slope[b, h], positions[b, i], tile, masks, i % block_q, wide,
+                )  # fmt: skip
+                _accumulate(s[r], count, top, total, acc, r)
+                if threshold > 0:
+                    _drop(s[r], _row_key(seed[b], b, head + h, i), threshold, keep, j0, count)
+            for r in range(i1 - i0, ROWS):
+                s[r, :count] = 0
+            _multiply_add(acc, s, v[b, k], j0, count, 0, acc.shape[1])
+        for i in range(i0, i1):
+            r = i - i0
+            inverse = a.dtype.type(0) if total[r] == 0 else a.dtype.type(1) / total[r]
+            for c in range(acc.shape[1]):
+                out[b, h, i, c] = acc[r, c] * inverse
+            lse[b, h, i] = -np.inf if total[r] == 0 else top[r] + math.log(total[r])
+
+
+@njit(**OPTIONS)
+def _accumulate(s: Any, count: int, top: Any, total: Any, acc: Any, r: int) -> None:
+    """One step of the online softmax: s becomes e^{s − top} with the new top, what was summed before is rescaled."""
+    new = max(top[r], _top(s, count))
+    if new == -np.inf:
+        s[:count] = 0
+        return
+    if new != top[r]:
+        shrink = s.dtype.type(math.exp(top[r] - new))
+        total[r] *= shrink
+        for c in range(acc.shape[1]):
+            acc[r, c] *= shrink
+        top[r] = new
+    total[r] += _exponentials(s, count, new)
+
+
+@njit(**OPTIONS)
+def backward(
+    first: int, last: int, splits: int, group: int, a: Any, bt: Any, w: Any, v: Any, key: Any, bias: Any, table: Any,
+    slope: Any, positions: Any, state: Any, masks: Any, block_q: int, block_k: int, wide: bool, seed: Any,
+    threshold: Any, keep: Any, head: int, vt: Any, lse: Any, delta: Any, grad: Any, ga: Any, gbt: Any, gw: Any, gv: Any,
+    gkey: Any, gbias: Any, gtable: Any,
+) -> None:  # fmt: skip
+    """Gradients of units first … last: a unit is one share of the queries of all heads of one key/value head."""
+    kv_heads, queries = bt.shape[1], a.shape[2]
+    s, gp = np.zeros((ROWS, block_k), a.dtype), np.zeros((ROWS, block_k), a.dtype)
+    rows = np.zeros((ROWS, v.shape[3]), a.dtype)
+    for unit in range(first, last):
+        b, k, share = unit // splits // kv_heads, unit // splits % kv_heads, unit % splits
+        i, end = share * queries // splits, (share + 1) * queries // splits
+        while i < end:
+            i1 = min(i + ROWS, end, (i // block_q + 1) * block_q)
+            for g in range(group):
+                h = k * group + g
+                rows[:] = 0
+                rows[: i1 - i] = grad[b, h, i:i1]
+                _backward_rows(
+                    b, h, i, i1, a[b, h], bt[b, k], w[b, h], v[b, k], key[b, k], bias[b, h], table[b, h], slope[b, h],
+                    positions[b], state[b, h, i // block_q], masks, block_q, block_k, wide, seed[b], threshold, keep,
+                    head, s, gp, rows, vt[b, k], lse[b, h], delta[b, h], ga[b, h], gbt[unit], gw[unit, g], gv[unit],
+                    gkey[unit], gbias[b, h], gtable[b, h],
+                )  # fmt: skip
+            i = i1
+
+
+@njit(**OPTIONS)
+def _backward_rows(
+    b: int, h: int, i0: int, i1: int, a: Any, bt: Any, w: Any, v: Any, key: Any, bias: Any, table: Any, slope: Any,
+    positions: Any, state: Any, masks: Any, block_q: int, block_k: int, wide: bool, seed: Any, threshold: Any,
+    keep: Any, head: int, s: Any, gp: Any, grad: Any, vt: Any, lse: Any, delta: Any, ga: Any, gbt: Any, gw: Any,
+    gv: Any, gkey: Any, gbias: Any, gtable: Any,
+) -> None:  # fmt: skip
+    n, shift = bt.shape[1], w.sum()
+    for j0 in range(0, n, block_k):
+        tile = state[j0 // block_k]
+        if tile == EMPTY:
+            continue
+        count = min(block_k, n - j0)
+        s[:] = 0
+        gp[:] = 0
+        _multiply_add(gp, grad, vt, 0, vt.shape[0], j0, count)
+        for i in range(i0, i1):
+            r = i - i0
+            if lse[i] == -np.inf:
+                continue
+            _scores(
+                s[r], j0, count, a[i], bt, w, shift, key, bias[i], table[i], slope, positions[i], tile, masks,
+                i % block_q, wide,
+            )  # fmt: skip
+            _exponentials(s[r], count, lse[i])
+            row_key = _row_key(seed, b, head + h, i) if threshold > 0 else np.uint64(0)
+            _weights_to_gradients(s[r], gp[r], j0, count, delta[i], row_key, threshold, keep)
+            _add_gradients(gp[r], a[i], bt, w, j0, count, wide, ga[i], gbt, gw[0])
+            _add_single_gradients(gp[r], j0, count, positions[i], gw, gkey, gbias[i], gtable[i])
+        _add_outer(gv[j0 : j0 + count], s, grad, count)
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_single_gradients(
+    gp: Any, j0: int, count: int, position: int, gw: Any, gkey: Any, gbias: Any, gtable: Any
+) -> None:
+    """What the key, bias and offset terms and the constant Σ_d w_d get of the scores' gradients."""
+    total = gp.dtype.type(0)
+    for j in range(count):
+        total += gp[j]
+    gw[1, 0] += total
+    if gkey.shape[0] > 0:
+        for j in range(count):
+            gkey[j0 + j] += gp[j]
+    if gbias.shape[0] > 0:
+        for j in range(count):
+            gbias[j0 + j] += gp[j]
+    if gtable.shape[0] > 0:
+        reach = gtable.shape[0] // 2
+        for j in range(count):
+            gtable[min(max(j0 + j - position, -reach), reach) + reach] += gp[j]
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _weights_to_gradients(
+    s: Any, gp: Any, j0: int, count: int, delta: Any, key: Any, threshold: Any, keep: Any
+) -> None:
+    """From weights s and gradients gp of those kept: gp becomes the gradient of the scores, s what is kept."""
+    if threshold == 0:
+        for j in range(count):
+            gp[j] = s[j] * (gp[j] - delta)
+        return
+    kept = s[:count].copy()
+    _drop(kept, key, threshold, keep, j0, count)
+    for j in range(count):
+        gp[j] = kept[j] * gp[j] - s[j] * delta
+        s[j] = kept[j]
+
+
+def prepare(real: str) -> None:
+    """Compile both loops for "float32" or "float64", once: array layouts vary from call to call, this does not."""
+    f, n = getattr(types, real), types.int64
+
+    def array(kind: Any, dims: int, layout: Any = "C") -> Any:
+        return types.Array(kind, dims, layout)
+
+    given = (
+        n, array(f, 4), array(f, 4), array(f, 3), array(f, 4), array(f, 3),  # group, a, bt, w, v, key
+        array(f, 4, "A"), array(f, 4, "A"), array(f, 2), array(n, 2),  # bias, table, slope, positions
+        array(types.int32, 4, "A"), array(types.boolean, 3), n, n, types.boolean,  # state, masks, blocks, wide
+    )  # fmt: skip
+    dropout = (array(n, 1), n, types.float64, n)  # seed, threshold, keep, head
+    forward.compile((array(n, 2), n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3)))
+    rows = (array(f, 4), array(f, 3), array(f, 3), array(f, 4))  # vt, lse, delta, grad
+    sums = (array(f, 4), array(f, 3), array(f, 4), array(f, 3), array(f, 2), array(f, 4, "A"), array(f, 4, "A"))
+    backward.compile((n, n, n, *given, *dropout, *rows, *sums))

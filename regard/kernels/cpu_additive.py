@@ -1,0 +1,354 @@
+"""Additive attention on a CPU, fused: the exact fraction form, four per division, in O(n) memory.
+
+The loops are in ``_numba_additive`` (numba turns them into vector code and caches it on disk); here is what they are
+given. Threads are our own and only run code that holds no GIL, so any number of Python threads may call this at once,
+a forked child too, and their number follows ``torch.get_num_threads()``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.kernels import _dense as dense
+from regard.kernels import _op
+from regard.mask import Grid
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+
+NAME = "cpu_additive"
+ROWS, BLOCK_Q, BLOCK_K = 4, 64, 256  # tiles of masks; rows of scores are BLOCK_K long
+MASK_BYTES = 256 * 2**20
+RANGE = {torch.float32: 43.0, torch.float64: 350.0}  # |a|, |b| up to which e^{2a} and e^{2b} are normal numbers
+
+
+@lru_cache(1)
+def _numba_missing() -> bool:
+    return importlib.util.find_spec("numba") is None
+
+
+def refuses(problem: Problem) -> str | None:
+    p, terms = problem, problem.terms
+    if p.device.type != "cpu":
+        return f"it runs on a CPU, not on {p.device.type}"
+    if len(terms.tanhs) != 1:
+        return "the score has no tanh term"
+    if terms.dots or terms.cap is not None or terms.values is not None:
+        return "it adds no dot term, softcap or value offsets to the tanh term"
+    if len(terms.offsets) > 1 or len(terms.biases) > 1 or len(terms.keys) > 1:
+        return "it takes at most one offset, one bias and one key term"
+    if not p.batch or not p.queries or not p.keys or not p.v.shape[-1]:
+        return "the problem is empty"
+    if p.rows is not None:
+        return "it takes whole sequences of queries"
+    if _numba_missing():
+        return "numba is not installed (pip install numba makes additive attention several times faster)"
+    return None
+
+
+def memory_bytes(problem: Problem) -> int:
+    """What it needs beyond its inputs: the context, the logsumexp, and exponentials of queries and keys."""
+    p = problem
+    (tanh,) = p.terms.tanhs
+    size = torch.finfo(p.compute_dtype).bits // 8
+    assert tanh.b is not None
+    return size * (p.batch * p.heads * p.queries * (p.v.shape[-1] + 1) + tanh.a.numel() + tanh.b.numel())
+
+
+def error_bound(problem: Problem) -> float:
+    return 0.0
+
+
+def run(problem: Problem) -> tuple[Tensor, Tensor]:
+    return _op.run(NAME, problem)
+
+
+class CpuAdditive:
+    """The kernel behind the operator."""
+
+    def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
+        loops, given = _loops(p.compute_dtype), _Given(p)
+        out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=given.dtype)
+        lse = torch.empty(p.batch, p.heads, p.queries, dtype=given.dtype)
+        sink = torch.full((), -torch.inf) if p.sink is None else p.sink
+        tasks = _tasks(p)
+        args = (tasks.numpy(), *given.arrays(sink), out.numpy(), lse.numpy())
+        _spread(len(tasks), given.work, lambda i, j: loops.forward(args[0], i, j, *args[1:]))
+        spoiled = given.spoiled()
+        if spoiled is not None:
+            out.masked_fill_(spoiled[..., None], torch.nan)
+            lse.masked_fill_(spoiled, torch.nan)
+        return out.to(p.dtype), lse
+
+    def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
+        loops, given = _loops(p.compute_dtype), _Given(p)
+        (tanh,) = p.terms.tanhs
+        grad, out = grad.to(given.dtype).contiguous(), out.to(given.dtype)
+        delta = (out * grad).sum(-1)
+        blank = lse.isnan()  # rows that are NaN have no gradient
+        lse, delta = lse.masked_fill(blank, -torch.inf), delta.masked_fill(blank, 0.0)
+        grad = grad.masked_fill(blank[..., None], 0.0) if blank.any() else grad
+        g = _Gradients(given, p)
+        arrays = given.arrays(None)
+        data = [x.numpy() for x in (given.v.mT.contiguous(), lse, delta, grad, *g.tensors())]
+        units = p.batch * p.kv_heads * g.splits
+        _spread(units, given.work, lambda i, j: loops.backward(i, j, g.splits, *arrays, *data))
+        return g.problem(p, tanh, lse, delta)
+
+
+_op.KERNELS[NAME] = CpuAdditive()
+
+
+class _Given:
+    """A problem as arrays for the loops: exponentials taken, broadcast dims expanded, nothing as size 0."""
+
+    def __init__(self, p: Problem) -> None:
+        (tanh,) = p.terms.tanhs
+        assert tanh.b is not None
+        self.p, self.dtype = p, p.compute_dtype
+        self.group = p.heads // p.kv_heads
+        self.dims = tanh.a.shape[-1]
+        pad = (0, -self.dims % 4)
+        a, b = tanh.a.to(self.dtype), tanh.b.to(self.dtype)
+        self.nan_rows, self.nan_keys = a.isnan().any(-1), b.isnan().any(-1)
+        self.wide = not max(_largest(a), _largest(b)) <= RANGE[self.dtype]
+        # e^{2x}, or 2x itself; a padded dim has w = 0 and may hold anything finite
+        a, b = (2 * a, 2 * b) if self.wide else (torch.exp(2 * a), torch.exp(2 * b))
+        self.a = F.pad(a, pad).contiguous()
+        self.bt = F.pad(b, pad).mT.contiguous()
+        self.w = F.pad(tanh.w.to(self.dtype), pad).expand(p.batch, p.heads, -1).contiguous()
+        self.v = p.v.to(self.dtype).contiguous()
+        self.work = p.batch * p.heads * p.queries * p.keys * self.dims
+        self.state, self.masks = _tiles(p)
+
+    def arrays(self, sink: Tensor | None) -> tuple[Any, ...]:
+        """In the order the loops take them."""
+        p = self.p
+        tail: tuple[Any, ...] = ()
+        if sink is not None:
+            tail = (sink.to(self.dtype).expand(p.batch, p.heads).contiguous().numpy(),)
+        seed = torch.zeros(1, dtype=torch.int64) if p.seed is None else p.seed
+        threshold = round(p.dropout * 2**32)
+        positions = p.positions().expand(p.batch, -1).contiguous()
+        return (
+            self.group, self.a.numpy(), self.bt.numpy(), self.w.numpy(), self.v.numpy(), self.key().numpy(),
+            self.bias().numpy(), *(x.numpy() for x in self.offset()), positions.numpy(), self.state.numpy(),
+            self.masks.numpy(), BLOCK_Q, BLOCK_K, self.wide, *tail, seed.expand(p.batch).contiguous().numpy(),
+            threshold, 1 / (1 - p.dropout), p.first_head,
+        )  # fmt: skip
+
+    def key(self) -> Tensor:
+        p = self.p
+        key = torch.zeros(p.batch, p.kv_heads, 0, dtype=self.dtype)
+        for term in p.terms.keys:
+            assert term.c is not None
+            key = term.c[..., 0].to(self.dtype)
+        return key.contiguous()
+
+    def bias(self) -> Tensor:
+        p = self.p
+        for term in p.terms.biases:
+            return term.bias.to(self.dtype).expand(p.batch, p.heads, p.queries, p.keys)
+        return torch.zeros((), dtype=self.dtype).expand(p.batch, p.heads, p.queries, 0)
+
+    def offset(self) -> tuple[Tensor, Tensor]:
+        p = self.p
+        nothing = torch.zeros((), dtype=self.dtype)
+        for term in p.terms.offsets:
+            table = term.table.to(self.dtype).expand(p.batch, p.heads, p.queries, -1)
+            slope = nothing if term.slope is None else term.slope.to(self.dtype)
+            return table, slope.expand(p.batch, p.heads).contiguous()
+        return nothing.expand(p.batch, p.heads, p.queries, 0), nothing.expand(p.batch, p.heads).contiguous()
+
+    def spoiled(self) -> Tensor | None:
+        """Rows that must be NaN, [B, H, L]: their own query is, or a key they see."""
+        p = self.p
+        bad_rows = self.nan_rows if p.bad_rows is None else self.nan_rows | p.bad_rows
+        bad_keys = self.nan_keys if p.bad_keys is None else self.nan_keys | p.bad_keys
+        if not (bad_rows.any() or bad_keys.any()):
+            return None
+        whole = replace(p, bad_keys=bad_keys, bad_rows=bad_rows)
+        if p.mask is None:
+            return dense.spoiled(whole, None)
+        chunks = []
+        for rows in torch.arange(p.queries).split(BLOCK_Q):
+            part = replace(whole, rows=rows, queries=len(rows), bad_rows=bad_rows[:, :, rows])
+            chunks.append(dense.spoiled(part, dense.visible(part)).expand(p.batch, p.heads, -1))
+        return torch.cat(chunks, -1)
+
+
+class _Gradients:
+    """Room for what the loops add up, and the way back to the problem's shapes."""
+
+    def __init__(self, given: _Given, p: Problem) -> None:
+        self.given, kv = given, p.batch * p.kv_heads
+        self.splits = max(1, min(-(-2 * torch.get_num_threads() // kv), p.queries // 16))
+        units, dims, dtype = kv * self.splits, given.a.shape[-1], given.dtype
+        self.a = torch.zeros(given.a.shape, dtype=dtype)
+        self.bt = torch.zeros(units, dims, p.keys, dtype=dtype)
+        self.w = torch.zeros(units, given.group, 2, dims, dtype=dtype)
+        self.v = torch.zeros(units, p.keys, p.v.shape[-1], dtype=dtype)
+        self.key = torch.zeros(units, p.keys if p.terms.keys else 0, dtype=dtype)
+        nothing = torch.zeros((), dtype=dtype).expand(p.batch, p.heads, p.queries, 0)
+        wanted = p.terms.biases and p.need_bias_gradient
+        self.bias = torch.zeros(p.batch, p.heads, p.queries, p.keys, dtype=dtype) if wanted else nothing
+        reach = [t.table.shape[-1] for t in p.terms.offsets]
+        self.table = torch.zeros(p.batch, p.heads, p.queries, *reach, dtype=dtype) if reach else nothing
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.a, self.bt, self.w, self.v, self.key, self.bias, self.table
+
+    def problem(self, p: Problem, tanh: TanhTerm, lse: Tensor, delta: Tensor) -> Problem:
+        shares = (p.batch, p.kv_heads, self.splits)
+        w = self.w.unflatten(0, shares).sum(2).flatten(1, 2)  # [B, H, 2, D]
+        w = (w[:, :, 1, :1] - w[:, :, 0])[..., : self.given.dims]
+        b = self.bt.unflatten(0, shares).sum(2).mT[..., : self.given.dims]
+        key = self.key.unflatten(0, shares).sum(2)[..., None]
+        terms: list[Term] = []
+        for term in p.terms.terms:
+            if isinstance(term, TanhTerm):
+                terms.append(TanhTerm(self.a[..., : self.given.dims], _sum_to(w, tanh.w.shape), b))
+            elif isinstance(term, OffsetTerm):
+                slope = None if term.slope is None else torch.zeros_like(term.slope)
+                terms.append(OffsetTerm(_sum_to(self.table, term.table.shape), slope))
+            elif isinstance(term, BiasTerm):
+                grad = _sum_to(self.bias, term.bias.shape) if p.need_bias_gradient else torch.zeros_like(term.bias)
+                terms.append(BiasTerm(grad))
+            elif isinstance(term, KeyTerm):
+                terms.append(KeyTerm(key))
+        sink = None
+        if p.sink is not None:
+            share = torch.exp(p.sink.to(lse.dtype)[..., None] - lse).masked_fill(lse == -torch.inf, 0.0)
+            sink = _sum_to(-(share * delta).sum(-1), p.sink.shape)
+        v = self.v.unflatten(0, shares).sum(2)
+        return replace(p, terms=Terms(tuple(terms), None, None), v=v, sink=sink)
+
+
+def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
+    dims = [d for d in range(x.ndim) if shape[d] == 1 and x.shape[d] != 1]
+    return x.sum(dims, keepdim=True) if dims else x
+
+
+def _largest(x: Tensor) -> float:
+    low, high = torch.aminmax(x)
+    return max(-low.item(), high.item())
+
+
+def _tiles(p: Problem) -> tuple[Tensor, Tensor]:
+    """What the loops need to know of the mask: the state of each tile, and the booleans of those that are mixed."""
+    n_q, n_k = -(-p.queries // BLOCK_Q), -(-p.keys // BLOCK_K)
+    if p.mask is None:
+        state = torch.full((1, 1, 1, 1), -1, dtype=torch.int32).expand(p.batch, p.heads, n_q, n_k)
+        return state, torch.zeros(0, 1, 1, dtype=torch.bool)
+    rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys)
+    empty, full = p.mask.tiles(Grid(rows, positions, p.keys, BLOCK_Q, BLOCK_K))
+    empty, full = torch.broadcast_tensors(empty, full)
+    state = torch.where(empty, -2, torch.where(full, -1, 0)).to(torch.int32)
+    state = state.expand(*state.shape[:2], n_q, n_k).contiguous()
+    masks: list[Tensor] = []
+    count = 0
+    for i, j in (state == 0).any(0).any(0).nonzero().tolist():
+        q, k = slice(i * BLOCK_Q, (i + 1) * BLOCK_Q), slice(j * BLOCK_K, (j + 1) * BLOCK_K)
+        seen = p.mask.visible(rows[q], positions[:, q], cols[k])
+        seen = seen.expand(*state.shape[:2], len(rows[q]), len(cols[k])).flatten(0, 1)
+        masks.append(F.pad(seen, (0, BLOCK_K - seen.shape[-1], 0, BLOCK_Q - seen.shape[-2])))
+        mixed = state[:, :, i, j] == 0
+        index = count + torch.arange(len(seen), dtype=torch.int32).view_as(mixed)
+        state[:, :, i, j] = torch.where(mixed, index, state[:, :, i, j])
+        count += len(seen)
+    tiles = torch.cat(masks) if masks else torch.zeros(0, 1, 1, dtype=torch.bool)
+    return state.expand(p.batch, p.heads, n_q, n_k), tiles
+
+
+# --- tasks and threads ---
+
+
+def _tasks(p: Problem) -> Tensor:
+    """(b, h, i0, i1): four queries each, as the loops take them."""
+    starts = torch.arange(0, p.queries, ROWS)
+    b, h, i = torch.meshgrid(torch.arange(p.batch), torch.arange(p.heads), starts, indexing="ij")
+    return torch.stack((b, h, i, (i + ROWS).clamp(max=p.queries)), -1).flatten(0, 2)
+
+
+@dataclass
+class _Pool:
+    """Threads of one process; a forked child makes its own."""
+
+    pid: int = 0
+    size: int = 0
+    executor: ThreadPoolExecutor | None = None
+    lock: Any = None
+
+    def get(self, size: int) -> ThreadPoolExecutor:
+        if self.pid != os.getpid():
+            self.pid, self.executor, self.lock = os.getpid(), None, threading.Lock()
+        with self.lock:
+            if self.executor is None or self.size < size:
+                self.size, self.executor = size, ThreadPoolExecutor(size, thread_name_prefix="regard")
+            return self.executor
+
+
+_pool = _Pool()
+
+
+def _spread(count: int, work: int, f: Callable[[int, int], None]) -> None:
+    """Run f(i, j) over ranges that cover 0 … count, on as many threads as PyTorch uses."""
+    threads = min(torch.get_num_threads(), count)
+    if threads <= 1 or work < 2**18:
+        f(0, count)
+        return
+    pieces = min(count, 8 * threads)
+    edges = [count * n // pieces for n in range(pieces + 1)]
+    remaining = iter(list(pairwise(edges)))
+    lock = threading.Lock()
+
+    def worker() -> None:
+        while True:
+            with lock:
+                piece = next(remaining, None)
+            if piece is None:
+                return
+            f(*piece)
+
+    others = [_pool.get(threads - 1).submit(worker) for _ in range(threads - 1)]
+    worker()
+    for other in others:
+        other.result()
+
+
+_compiling = threading.Lock()
+
+
+def _loops(dtype: torch.dtype) -> Any:
+    with _compiling:
+        return _compiled(str(dtype).removeprefix("torch."))
+
+
+@lru_cache(2)
+def _compiled(real: str) -> Any:
+    """The loops for a dtype; says so if compiling them takes more than a second."""
+    notice = threading.Timer(1.0, _say_compiling)
+    notice.daemon = True
+    notice.start()
+    try:
+        from regard.kernels import _numba_additive as loops
+
+        loops.prepare(real)
+    finally:
+        notice.cancel()
+    return loops
+
+
+def _say_compiling() -> None:
+    sys.stderr.write("regard: compiling the additive attention kernel for this CPU (once; it is cached on disk) ...\n")

@@ -1,0 +1,160 @@
+"""What is particular to the numba kernel: range, threads, life without numba. The rest is in test_kernels."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.kernels import _dropout, cpu_additive
+from regard.mask import Causal, Dense, Documents, Lengths, Window
+from regard.score import Additive, Bias
+
+pytest.importorskip("numba")
+
+
+def problem(n: int = 70, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> tuple[Additive, list[Tensor]]:
+    torch.manual_seed(n)
+    score = Additive(8, 8, 6).to(dtype)
+    return score, [torch.randn(2, 4, n, 8, dtype=dtype) * scale for _ in range(2)] + [
+        torch.randn(2, 4, n, 5, dtype=dtype)
+    ]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("kind", ["random", "opposite", "equal", "one side"])
+def test_range(scale: float, kind: str) -> None:
+    """Exact where e^{2a} overflows too: the error is that of the textbook formula in the same precision."""
+    score, (q, k, v) = problem(scale=scale)
+    if kind == "opposite":
+        k = -q @ score.W.T @ torch.linalg.pinv(score.U.T)  # U k = −W q: large values that cancel
+        k[:, :, 1:] = k[:, :, :1]
+    elif kind == "equal":
+        q, k = q[:, :, :1].expand_as(q), k[:, :, :1].expand_as(k)
+    elif kind == "one side":
+        k = k / scale
+    expected = regard.attend(q.double(), k.double(), v.double(), score=score.double(), backend="reference")
+    score = score.float()
+    eager = (regard.attend(q, k, v, score=score, backend="reference") - expected).abs().max().item()
+    error = (regard.attend(q, k, v, score=score, backend="cpu_additive") - expected).abs().max().item()
+    assert error <= 2 * eager + 1e-6
+
+
+def test_calls_from_many_threads_at_once() -> None:
+    """Servers do that."""
+    score, inputs = problem(200)
+    expected = regard.attend(*inputs, score=score)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: regard.attend(*inputs, score=score), range(24)))
+    assert all(torch.equal(r, expected) for r in results)
+
+
+def test_threads_follow_torch() -> None:
+    score, inputs = problem(300)
+    expected = regard.attend(*inputs, score=score)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out = regard.attend(*leaves, score=score)
+        three = torch.autograd.grad(out.sum(), leaves)
+        assert torch.equal(out, expected)
+        assert sum(t.name.startswith("regard") for t in threading.enumerate()) >= 2
+        torch.set_num_threads(1)
+        one = torch.autograd.grad(regard.attend(*leaves, score=score).sum(), leaves)
+    finally:
+        torch.set_num_threads(before)
+    for a, b in zip(three, one, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def _in_a_child(queue: multiprocessing.Queue[list[int]]) -> None:
+    seen: list[int] = []
+    cpu_additive._spread(100, 2**30, lambda i, j: seen.extend(range(i, j)))
+    queue.put(sorted(seen))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_child_makes_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork takes no threads along. (PyTorch's own do not survive one, so the child keeps to our part.)"""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    cpu_additive._spread(100, 2**30, lambda i, j: None)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_a_child, args=(queue,), daemon=True)
+    child.start()
+    assert queue.get(timeout=30) == list(range(100))
+
+
+def test_dropout_is_the_common_hash() -> None:
+    """One head and weights that are all equal: what is left of them shows which were dropped."""
+    score, n, seed = Additive(4, 4, 4), 300, (7 << 32) + 5
+    q, k, v = torch.zeros(1, 2, n, 4), torch.zeros(1, 2, n, 4), torch.eye(n).expand(1, 2, n, n)
+    out = regard.attend(q, k, v, score=score, dropout=0.4, seed=seed, backend="cpu_additive")
+    index = torch.arange(n)
+    kept = _dropout.keep(0.4, torch.tensor([seed]), torch.arange(1), torch.arange(2), index, index)
+    assert torch.equal(out > 0, kept)
+
+
+def test_without_numba_the_planner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    score, inputs = problem()
+    monkeypatch.setattr(cpu_additive, "_numba_missing", lambda: True)
+    plan = regard.plan(*inputs, score=score)
+    assert plan.kernel == "blockwise"
+    assert "pip install numba" in plan.refusals["cpu_additive"]
+
+
+def test_many_tiles_of_every_kind() -> None:
+    """Longer than a tile both ways, with masks that leave tiles empty, full and mixed."""
+    score, (q, k, v) = problem(dtype=torch.float64, n=600)
+    documents = torch.arange(600) // 150
+    for mask in (
+        Causal(),
+        Window(100, 20),
+        Documents(documents) & Causal(),
+        Lengths(torch.tensor([600, 33])),
+        ~Window(300, 300),
+        Dense(torch.rand(2, 4, 1, 600) > 0.5),
+    ):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        results = []
+        for backend in ("cpu_additive", "blockwise"):
+            out, lse = regard.attend(*leaves, score=score, mask=mask, backend=backend, return_logsumexp=True)
+            results.append((out, lse, *torch.autograd.grad(out.square().sum(), leaves)))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_bias_gradient_only_when_wanted() -> None:
+    score, (q, k, v) = problem(20, dtype=torch.float64)
+    bias = torch.randn(1, 4, 1, 20, dtype=torch.float64, requires_grad=True)
+    whole = score + Bias(torch.nn.Parameter(bias))
+    for backend in ("cpu_additive", "reference"):
+        regard.attend(q, k, v, score=whole, backend=backend).square().sum().backward()
+    grads = whole.parts[1].bias.grad  # type: ignore[union-attr]
+    once = grads / 2
+    (alone,) = torch.autograd.grad(
+        regard.attend(q, k, v, score=whole, backend="reference").square().sum(), whole.parts[1].bias
+    )
+    torch.testing.assert_close(once, alone)
+
+
+@pytest.mark.slow
+def test_first_call_says_what_it_does(tmp_path: object) -> None:
+    """Compiling takes seconds; a fresh cache shows the notice, a filled one does not."""
+    code = (
+        "import torch, regard; q = torch.randn(1, 1, 4, 4); "
+        "regard.attend(q, q, q, score=regard.score.Additive(4, 4, 4), backend='cpu_additive')"
+    )
+    env = {"NUMBA_CACHE_DIR": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    first = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert "compiling the additive attention kernel" in first.stderr
+    second = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert "compiling" not in second.stderr
