@@ -18,7 +18,18 @@ from regard.kernels.reference import Steps
 from regard.mask import Mask, Shape, as_mask, broadcast_pairs
 from regard.plan import BACKENDS, Choice, Plan, choose
 from regard.score import Dot, PerHead, Score
-from regard.terms import BiasTerm, Keys, Problem, Terms, join, may_need_gradient
+from regard.terms import (
+    BiasTerm,
+    DotTerm,
+    Keys,
+    KeyTerm,
+    Problem,
+    TanhTerm,
+    Term,
+    Terms,
+    join,
+    may_need_gradient,
+)
 
 _DOT = Dot()
 
@@ -86,8 +97,7 @@ def attend(
         backend: "auto" lets the planner choose; "reference", "blockwise", "sdpa" force a kernel.
 
     A row with nothing to attend to gives 0, zero gradients and logsumexp −inf. NaN or Inf in a masked place reaches
-    neither output nor gradients; a row that may see one is NaN. (Lowered keys are taken as they are: a decoding step
-    must not read its whole cache twice.)
+    neither output nor gradients; a row that may see one is NaN.
 
     >>> import regard
     >>> q = k = v = torch.eye(2)[None]
@@ -163,6 +173,10 @@ class _Call:
 def select_rows(p: Problem, rows: Tensor) -> Problem:
     """The problem of some of its queries."""
     rows = torch.as_tensor(rows, device=p.device)
+    if rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
+        raise TypeError(f"rows must be a list of query indices, got {rows.dtype} of shape {list(rows.shape)}")
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < p.queries:
+        raise ValueError(f"rows must lie in 0…{p.queries - 1}, got {int(rows.min())}…{int(rows.max())}")
 
     def pick(x: Tensor | None, dim: int = 2) -> Tensor | None:
         return x if x is None or x.shape[dim] == 1 else x.index_select(dim, rows)
@@ -218,8 +232,8 @@ def _check(
     bound = None if mask is None else as_mask(mask).bind(shape)
     q, v, *keys = (_flat(x, shape.batch) for x in (q, v, *key_tensors))
     bad_keys, bad_rows = None, None
-    if bound is not None and not lowered:
-        q, v, keys, bad_keys, bad_rows = _guard(q, v, keys)
+    if bound is not None and not (isinstance(k, Keys) and k.trusted):
+        q, v, keys, bad_keys, bad_rows = _guard(q, v, keys, _places(score, len(keys), kv_heads, lowered))
     whole = Problem(
         Terms(()),
         v,
@@ -302,7 +316,15 @@ def _offset(offset: int | Tensor, shape: Shape) -> int | Tensor:
 def _seed(seed: int | Tensor | None, device: torch.device) -> Tensor:
     if seed is None:
         return torch.randint(2**62, (1,), device=device)
-    return torch.as_tensor(seed, dtype=torch.int64, device=device).reshape(1)
+    if isinstance(seed, Tensor):
+        if seed.is_floating_point() or seed.dtype == torch.bool or seed.numel() != 1:
+            raise ValueError(f"seed must be one whole number, got a tensor of {seed.dtype}, shape {list(seed.shape)}")
+        return seed.to(device, torch.int64).reshape(1)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be a whole number or None, got {seed!r}")
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must fit into 64 bits, got {seed}")
+    return torch.tensor([seed], device=device)
 
 
 def _sink(sink: float | Tensor | None, shape: Shape) -> Tensor | None:
@@ -310,7 +332,11 @@ def _sink(sink: float | Tensor | None, shape: Shape) -> Tensor | None:
         return None
     if not isinstance(sink, Tensor):
         _check_number("sink", sink, -math.inf, math.inf)
-        sink = torch.tensor(float(sink), device=shape.device)
+        sink = torch.tensor(float(sink), dtype=torch.float64, device=shape.device)
+    if not sink.is_floating_point():
+        raise TypeError(f"sink must be floating point, got {sink.dtype}")
+    if sink.device != shape.device:
+        raise ValueError(f"sink is on {sink.device}, but q, k and v are on {shape.device}")
     if sink.ndim > 1 or sink.numel() not in (1, shape.heads):
         raise ValueError(f"sink must be a number or one per head, [{shape.heads}], got shape {list(sink.shape)}")
     return sink.reshape(1, -1)
@@ -339,7 +365,7 @@ def _join(parts: list[Tensor], batch: tuple[int, ...]) -> Tensor:
 
 
 def _guard(
-    q: Tensor, v: Tensor, keys: list[Tensor]
+    q: Tensor, v: Tensor, keys: list[Tensor], places: list[slice]
 ) -> tuple[Tensor, Tensor, list[Tensor], Tensor | None, Tensor | None]:
     """Take what is not finite out of q, k and v, and say where it was.
 
@@ -351,11 +377,18 @@ def _guard(
         return q, v, keys, None, None
     bad_rows = ~q.isfinite().all(-1)
     bad_keys = ~v.isfinite().all(-1)
-    for t in keys:
-        if t.shape[1] == v.shape[1]:
-            bad_keys = bad_keys | ~t.isfinite().all(-1)
+    for t, heads in zip(keys, places, strict=True):
+        elsewhere = (0, 0, heads.start, v.shape[1] - heads.stop)
+        bad_keys = bad_keys | torch.nn.functional.pad(~t.isfinite().all(-1), elsewhere)
     q, v, *keys = (t.masked_fill(~t.isfinite(), 0.0) for t in (q, v, *keys))
     return q, v, keys, bad_keys, bad_rows
+
+
+def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slice]:
+    """The key/value heads that each key tensor belongs to: all, but for a PerHead's lowered keys."""
+    if not lowered or not isinstance(score, PerHead):
+        return [slice(0, kv_heads)] * count
+    return [heads for _, heads, part in score.slices(kv_heads) for _ in range(part.key_tensors)]
 
 
 def _all_finite(*tensors: Tensor) -> bool:
@@ -404,11 +437,29 @@ def _with_terms(p: Problem, terms: Terms, shape: Shape) -> Problem:
             f"Relative(values=True) was made for value_dim={terms.values.shape[-1]}, got values with "
             f"{p.v.shape[-1]} dims"
         )
+    for term in terms.terms:
+        _check_joined(term, p)
     if not terms.biases:
         return replace(p, terms=terms)
     bound = tuple(BiasTerm(_pairs(t.bias, p, shape)) if isinstance(t, BiasTerm) else t for t in terms.terms)
     terms = replace(terms, terms=bound)
     return replace(p, terms=terms, need_bias_gradient=may_need_gradient(*(t.bias for t in terms.biases)))
+
+
+def _check_joined(term: Term, p: Problem) -> None:
+    """Do the two halves of a term fit? They may come from a cache."""
+    dims, made = 1, None
+    if isinstance(term, DotTerm):
+        dims, made = term.q.shape[-1], term.k
+    elif isinstance(term, TanhTerm):
+        dims, made = term.a.shape[-1], term.b
+    elif isinstance(term, KeyTerm):
+        made = term.c
+    if made is not None and (made.shape[1] != p.kv_heads or made.shape[-1] != dims):
+        raise ValueError(
+            f"the lowered keys have {made.shape[1]} heads of {made.shape[-1]} dims where {p.kv_heads} heads of {dims} "
+            "are needed; were they made by another score?"
+        )
 
 
 def _pairs(bias: Tensor, p: Problem, shape: Shape) -> Tensor:

@@ -373,7 +373,7 @@ def broadcast_pairs(name: str, x: Tensor, shape: Shape) -> Tensor:
     x = x.reshape((1,) * (len(full) - x.ndim) + x.shape)
     if all(n == 1 for n in x.shape[:-3]):
         return x.reshape(1, *x.shape[-3:])
-    return x.expand(*shape.batch, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
+    return x.expand(*shape.batch, *x.shape[-3:]).reshape(math.prod(shape.batch), *x.shape[-3:])
 
 
 def _per_item(name: str, x: Tensor, shape: Shape) -> Tensor:
@@ -383,7 +383,7 @@ def _per_item(name: str, x: Tensor, shape: Shape) -> Tensor:
         return x.reshape(1)
     if x.shape != shape.batch and x.shape != (math.prod(shape.batch),):
         raise ValueError(f"{name} takes one number per batch item, {list(shape.batch)}, got shape {list(x.shape)}")
-    return x.reshape(-1)
+    return x.reshape(math.prod(shape.batch))
 
 
 def _per_position(name: str, x: Tensor, shape: Shape, length: int) -> Tensor:
@@ -392,7 +392,7 @@ def _per_position(name: str, x: Tensor, shape: Shape, length: int) -> Tensor:
     if x.ndim == 0 or x.shape[-1] != length or x.shape[:-1] not in ((), (1,), shape.batch):
         expected = f"[{length}] or {[*shape.batch, length]}"
         raise ValueError(f"{name} must have one id per position, {expected}, got shape {list(x.shape)}")
-    return x.reshape(-1, length)
+    return x.reshape(math.prod(x.shape[:-1]), length)
 
 
 def _check_device(name: str, x: Tensor, shape: Shape) -> None:

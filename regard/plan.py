@@ -160,8 +160,8 @@ def _word(term: Term) -> str:
     if isinstance(term, TanhTerm):
         return f"tanh({term.a.shape[-1]} hidden)"
     if isinstance(term, OffsetTerm):
-        per = "query" if term.table.shape[-2] > 1 else "head"
-        return f"offset({term.table.shape[-1]} entries per {per}{', then a slope' if term.slope is not None else ''})"
+        per, noun = "query" if term.table.shape[-2] > 1 else "head", "entry" if term.reach == 0 else "entries"
+        return f"offset({term.table.shape[-1]} {noun} per {per}{', then a slope' if term.slope is not None else ''})"
     if isinstance(term, BiasTerm):
         return f"bias({list(term.bias.shape)})"
     assert isinstance(term, KeyTerm)

@@ -426,33 +426,33 @@ class ALiBi(Score):
     """
 
     key_tensors = 0
-    slopes: Tensor
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        (heads,) = _positive("ALiBi", heads=heads)
-        self.register_buffer("slopes", torch.tensor(_alibi_slopes(heads)), persistent=False)
+        (self.heads,) = _positive("ALiBi", heads=heads)
+
+    def slopes(self, like: Tensor) -> Tensor:
+        """m_h, [heads], in float64 for float64 and else in float32: no cast of the module rounds them."""
+        exact = torch.float64 if like.dtype == torch.float64 else torch.float32
+        power = 2 ** math.floor(math.log2(self.heads))
+        first = torch.arange(1, power + 1, device=like.device, dtype=exact) * (-8 / power)
+        between = (2 * torch.arange(self.heads - power, device=like.device, dtype=exact) + 1) * (-4 / power)
+        return torch.exp2(torch.cat((first, between)))
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         distance = _distances(q, k.shape[-2], offset).abs().to(q.dtype)
-        return -self.slopes.to(q.dtype)[:, None, None] * distance + q.new_zeros((*q.shape[:-1], 1))
+        return -self.slopes(q).to(q.dtype)[:, None, None] * distance + q.new_zeros((*q.shape[:-1], 1))
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        slope = self.slopes.to(torch.float64 if q.dtype == torch.float64 else torch.float32)[None]
+        slope = self.slopes(q)[None]
         return Queries((OffsetTerm(slope.new_zeros(1, 1, 1, 1), slope),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys(())
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
-        if heads != self.slopes.shape[0]:
-            raise ValueError(f"ALiBi was made for heads={self.slopes.shape[0]}, got {heads} query heads")
-
-
-def _alibi_slopes(heads: int) -> list[float]:
-    power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
-    return slopes + [2 ** (-8 * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
+        if heads != self.heads:
+            raise ValueError(f"ALiBi was made for heads={self.heads}, got {heads} query heads")
 
 
 class T5Bias(Score):

@@ -77,10 +77,12 @@ Term = DotTerm | TanhTerm | OffsetTerm | BiasTerm | KeyTerm
 class Keys:
     """The key half of a lowered score: what a cache keeps, computed once per key.
 
-    ``attend`` takes it in place of ``k``. Every tensor is [..., K, S, its own dims].
+    ``attend`` takes it in place of ``k``. Every tensor is [..., K, S, its own dims]. ``trusted`` says that they and
+    their values are finite where nobody may look: a decoding step must not read its whole cache twice to find out.
     """
 
     tensors: tuple[Tensor, ...]
+    trusted: bool = False
 
     def __add__(self, other: Keys) -> Keys:
         return Keys(self.tensors + other.tensors)

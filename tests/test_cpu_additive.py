@@ -105,7 +105,7 @@ def test_dropout_is_the_common_hash() -> None:
 
 def test_without_numba_the_planner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     score, inputs = problem()
-    monkeypatch.setattr(cpu_additive, "_numba_missing", lambda: True)
+    monkeypatch.setattr(cpu_additive, "NUMBA_MISSING", True)
     plan = regard.plan(*inputs, score=score)
     assert plan.kernel == "blockwise"
     assert "pip install numba" in plan.refusals["cpu_additive"]

@@ -20,6 +20,10 @@ from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTe
 class Kernel(Protocol):
     """What a kernel behind the operator looks like."""
 
+    # Keep the context in the type computed in until the backward pass: a half type's rounding would leave
+    # gradients that should cancel (of anything constant along a row) some way off zero.
+    wide_out: bool
+
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Context [B, H, L, Dv] and logsumexp [B, H, L]."""
 
@@ -36,8 +40,10 @@ def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
     packed.put_problem(problem)
     code = " ".join(packed.code)
     if torch.compiler.is_compiling() and not _needs_gradient(packed.tensors):  # dynamo trips over such a Function
-        return torch.ops.regard.attention(kernel, code, packed.tensors, packed.ints, packed.floats)  # type: ignore[no-any-return]
-    return _Attention.apply(kernel, code, packed.ints, packed.floats, *packed.tensors)  # type: ignore[no-any-return]
+        out, lse = torch.ops.regard.attention(kernel, code, packed.tensors, packed.ints, packed.floats)
+    else:
+        out, lse = _Attention.apply(kernel, code, packed.ints, packed.floats, *packed.tensors)
+    return out.to(problem.dtype), lse
 
 
 def _needs_gradient(tensors: list[Tensor]) -> bool:
@@ -179,7 +185,8 @@ def _fake_forward(
 ) -> tuple[Tensor, Tensor]:
     p = unpack(code, tensors, ints, floats)
     shape = (p.batch, p.heads, p.queries)
-    return p.v.new_empty((*shape, p.v.shape[-1])), p.v.new_empty(shape, dtype=p.compute_dtype)
+    dtype = p.compute_dtype if KERNELS[kernel].wide_out else p.dtype
+    return p.v.new_empty((*shape, p.v.shape[-1]), dtype=dtype), p.v.new_empty(shape, dtype=p.compute_dtype)
 
 
 def _fake_backward(

@@ -91,13 +91,15 @@ def _block_sizes(p: Problem) -> Blocks:
 class Blockwise:
     """The kernel behind the operator."""
 
+    wide_out = True
+
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
         run = _Run(p)
-        out = p.v.new_empty(p.batch, p.heads, p.queries, p.v.shape[-1])
+        out = p.v.new_empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=run.dtype)
         lse = p.v.new_empty(p.batch, p.heads, p.queries, dtype=run.dtype)
         for items, q, tiles in run.rows():
             context, logsumexp = run.forward_rows(items, q, tiles)
-            out[items, :, q] = context.flatten(1, 2).to(out.dtype)
+            out[items, :, q] = context.flatten(1, 2)
             lse[items, :, q] = logsumexp.flatten(1, 2)
         return out, lse
 

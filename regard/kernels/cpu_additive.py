@@ -29,13 +29,8 @@ from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term,
 
 NAME = "cpu_additive"
 ROWS, BLOCK_Q, BLOCK_K = 4, 64, 256  # tiles of masks; rows of scores are BLOCK_K long
-MASK_BYTES = 256 * 2**20
+NUMBA_MISSING = importlib.util.find_spec("numba") is None
 RANGE = {torch.float32: 43.0, torch.float64: 350.0}  # |a|, |b| up to which e^{2a} and e^{2b} are normal numbers
-
-
-@lru_cache(1)
-def _numba_missing() -> bool:
-    return importlib.util.find_spec("numba") is None
 
 
 def refuses(problem: Problem) -> str | None:
@@ -52,7 +47,7 @@ def refuses(problem: Problem) -> str | None:
         return "the problem is empty"
     if p.rows is not None:
         return "it takes whole sequences of queries"
-    if _numba_missing():
+    if NUMBA_MISSING:
         return "numba is not installed (pip install numba makes additive attention several times faster)"
     return None
 
@@ -77,6 +72,8 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 class CpuAdditive:
     """The kernel behind the operator."""
 
+    wide_out = True
+
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
         loops, given = _loops(p.compute_dtype), _Given(p)
         out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=given.dtype)
@@ -89,7 +86,7 @@ class CpuAdditive:
         if spoiled is not None:
             out.masked_fill_(spoiled[..., None], torch.nan)
             lse.masked_fill_(spoiled, torch.nan)
-        return out.to(p.dtype), lse
+        return out, lse
 
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
         loops, given = _loops(p.compute_dtype), _Given(p)

@@ -1,7 +1,7 @@
 """PyTorch's own fused attention, for scores that are dot products plus something dense.
 
 A mask it has no word for becomes a dense bool tensor, and offset, bias and key terms a dense float one; both are
-built only while they stay small (DENSE_BYTES), else the planner takes a kernel of O(n) memory.
+built only while they stay small (MASK_BYTES, BIAS_BYTES: beyond, a kernel of O(n) memory is as fast or faster).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from regard.mask import Causal, Mask
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, may_need_gradient
 
 NAME = "sdpa"
-DENSE_BYTES = 64 * 2**20
+MASK_BYTES, BIAS_BYTES = 64 * 2**20, 16 * 2**20
 
 
 def refuses(problem: Problem) -> str | None:
@@ -40,9 +40,9 @@ def refuses(problem: Problem) -> str | None:
         return f"it would round offset, bias and key terms to {str(p.dtype).removeprefix('torch.')}"
     if _extras(p) and may_need_gradient(*_extra_tensors(p)):
         return "it has no fused gradient for offset, bias and key terms"
-    size = _dense_bytes(p)
-    if size > DENSE_BYTES:
-        return f"it would build {size / 2**20:.0f} MiB of dense mask or bias (the limit is {DENSE_BYTES // 2**20} MiB)"
+    for what, size, limit in zip(("mask", "bias"), _dense_bytes(p), (MASK_BYTES, BIAS_BYTES), strict=True):
+        if size > limit:
+            return f"it would build {size / 2**20:.0f} MiB of dense {what} (the limit is {limit // 2**20} MiB)"
     return None
 
 
@@ -50,7 +50,8 @@ def memory_bytes(problem: Problem) -> int:
     """What it needs beyond its inputs: the context, the logsumexp it keeps for itself, a dense mask or bias."""
     p = problem
     rows = p.batch * p.heads * p.queries
-    return rows * p.v.shape[-1] * p.v.element_size() + rows * 4 + _dense_bytes(p)
+    mask, bias = _dense_bytes(p)
+    return rows * p.v.shape[-1] * p.v.element_size() + rows * 4 + mask + 4 * bias  # a table look-up has temporaries
 
 
 def error_bound(problem: Problem) -> float:
@@ -119,18 +120,18 @@ def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tenso
     return out.masked_fill(bad[..., None], float("nan"))
 
 
-def _dense_bytes(p: Problem) -> int:
-    """Size of the dense mask and bias that would be built."""
+def _dense_bytes(p: Problem) -> tuple[int, int]:
+    """Size of the dense mask and of the dense bias that would be built."""
     if _says_causal(p):
-        return 0
+        return 0, 0
     sizes = {"B": p.batch, "H": p.heads, "L": p.queries, "S": p.keys}
-    size = 0 if p.mask is None else _product(sizes, _varies(p.mask, p))
-    if _extras(p):
-        dims = set() if p.mask is None else _varies(p.mask, p)
-        for term in p.terms.terms:
-            dims |= _term_varies(term, p)
-        size += _product(sizes, dims) * torch.finfo(p.compute_dtype).bits // 8
-    return size
+    dims = set() if p.mask is None else _varies(p.mask, p)
+    mask = 0 if p.mask is None else _product(sizes, dims)
+    if not _extras(p):
+        return mask, 0
+    for term in p.terms.terms:
+        dims |= _term_varies(term, p)
+    return mask, _product(sizes, dims) * torch.finfo(p.compute_dtype).bits // 8
 
 
 def _varies(mask: Mask, p: Problem) -> set[str]:

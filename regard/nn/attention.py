@@ -62,13 +62,13 @@ class Cache:
             for room, part in zip(self.tensors, parts, strict=True):
                 room.index_copy_(-2, at, part)
             self.length += count
-            return KeyValues(Keys(tuple(self.tensors[:-1])), self.tensors[-1])
+            return KeyValues(Keys(tuple(self.tensors[:-1]), trusted=True), self.tensors[-1])
         self._make_room(self.length + count)
         for room, part in zip(self.tensors, parts, strict=True):
             room[..., self.length : self.length + count, :] = part
         self.length += count
         seen = [t[..., : self.length, :] for t in self.tensors]
-        return KeyValues(Keys(tuple(seen[:-1])), seen[-1])
+        return KeyValues(Keys(tuple(seen[:-1]), trusted=True), seen[-1])
 
     def reorder(self, items: Tensor) -> None:
         """Keep these batch items, in this order (beam search); items may repeat."""
