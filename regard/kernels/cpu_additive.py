@@ -348,4 +348,6 @@ def _compiled(real: str) -> Any:
 
 
 def _say_compiling() -> None:
-    sys.stderr.write("regard: compiling the additive attention kernel for this CPU (once; it is cached on disk) ...\n")
+    sys.stderr.write(
+        "regard: preparing the additive attention kernel (compiled once for this CPU, then cached on disk) ...\n"
+    )

@@ -1,0 +1,164 @@
+"""The package as a whole: its public names, the direction of its imports, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+
+ROOT = Path(regard.__file__).parent
+
+# Imports point up this list only.
+LAYOUT = [
+    "terms",
+    "score",
+    "mask",
+    "kernels",
+    "plan",
+    "attend",
+    "trace",
+    "plot",
+    "nn",
+    "models",
+    "text",
+    "data",
+    "decode",
+    "train",
+    "align",
+    "interop",
+    "tasks",
+    "explorer",
+    "cli",
+]
+OPTIONAL = ["numba", "triton", "matplotlib", "starlette", "transformers", "onnx", "keras", "tokenizers"]
+
+
+def test_public_names():
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "attend", "mask", "nn", "plan", "score", "steps"}
+    assert regard.score.__all__ == [
+        "ALiBi",
+        "Additive",
+        "Bias",
+        "Bilinear",
+        "Cosine",
+        "Dot",
+        "General",
+        "Key",
+        "Location",
+        "PerHead",
+        "Relative",
+        "Rotary",
+        "Score",
+        "Softcap",
+        "Sum",
+        "T5Bias",
+    ]
+    assert regard.mask.__all__ == [
+        "And",
+        "Causal",
+        "Dense",
+        "Documents",
+        "Lengths",
+        "Mask",
+        "Not",
+        "Or",
+        "Prefix",
+        "Window",
+    ]
+
+
+@pytest.mark.parametrize("module", [regard, regard.score, regard.mask], ids=lambda m: m.__name__)
+def test_every_public_name_is_there_and_documented(module):
+    for name in module.__all__:
+        assert getattr(module, name).__doc__, f"{name} has no docstring"
+
+
+def test_the_version_is_the_installed_one():
+    assert regard.__version__.count(".") == 2
+
+
+# --- the direction of imports ---
+
+
+def modules():
+    return sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def imports(path):
+    """Every module that a file imports, anywhere in it but for names used in annotations alone."""
+    package = path.relative_to(ROOT.parent).with_suffix("").parts[:-1]
+    tree = ast.parse(path.read_text())
+    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    typed = {id(n) for guard in guards for n in ast.walk(guard)}
+    for node in (n for n in ast.walk(tree) if id(n) not in typed):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, (base, node.module)))
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names if is_module(f"{module}.{alias.name}"))
+
+
+def is_module(name):
+    path = ROOT.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def within(name):
+    """regard.kernels.sdpa → (kernels, sdpa)."""
+    return name.split(".")[1:]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_up_only(path):
+    own = within(".".join(path.relative_to(ROOT.parent).with_suffix("").parts))
+    assert own[0] in LAYOUT, f"{own[0]} is not in the layout"
+    for name in imports(path):
+        if not name.startswith("regard"):
+            continue
+        other = within(name)
+        assert other, f"{path.name} imports the whole package; import what it needs from where it is"
+        assert LAYOUT.index(other[0]) <= LAYOUT.index(own[0]), f"{path.name} imports {name}, which is below it"
+        if own[0] == other[0] == "kernels" and len(other) > 1:
+            assert other[1].startswith("_") or other == own, f"{path.name} imports another kernel, {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_optional_packages_are_not_imported_at_the_top(path):
+    for node in ast.parse(path.read_text()).body:
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.split(".")[0] not in OPTIONAL[:5] or path.name.startswith("_"), f"{path.name} imports {name}"
+
+
+# --- what importing costs ---
+
+
+def python(*arguments):
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT.parent)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_importing_pulls_in_nothing_optional():
+    code = "import sys, regard; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = set(python("-c", code).stdout.split())
+    assert "torch" in loaded and not loaded & set(OPTIONAL)
+
+
+def test_importing_is_fast():
+    """What regard adds to torch, in microseconds of ``-X importtime``."""
+    lines = [line.split("|") for line in python("-X", "importtime", "-c", "import regard").stderr.splitlines()]
+    cumulative = {line[2].strip(): int(line[1]) for line in lines if len(line) == 3 and line[1].strip().isdigit()}
+    assert cumulative["regard"] - cumulative["torch"] < 1_000_000
+    own = sum(int(line[0].split(":")[1]) for line in lines if len(line) == 3 and line[2].strip().startswith("regard"))
+    assert own < 500_000
+
+
+def test_the_package_is_typed():
+    assert (ROOT / "py.typed").exists()

@@ -1,0 +1,141 @@
+"""Which kernel runs what, and that plans say why."""
+
+# ruff: noqa: E501  (one case, one line)
+
+import pytest
+import torch
+from cases import SCORES, Sizes, refusal, score, tensors
+
+import regard
+from regard.mask import Causal, Documents, Lengths, Window
+from regard.plan import KERNELS
+from regard.score import Additive, ALiBi, Bias, Cosine, Dot, General, Key, PerHead, Relative, Rotary, Softcap
+
+Q, K, V = torch.zeros(2, 4, 16, 8), torch.zeros(2, 2, 24, 8), torch.zeros(2, 2, 24, 8)
+
+
+def plan(**options):
+    options = {"q": Q, "k": K, "v": V, **options}
+    return regard.plan(options.pop("q"), options.pop("k"), options.pop("v"), **options)
+
+
+def long(n, **options):
+    q = torch.zeros(1, 1, 1, 8).expand(1, 4, n, 8)
+    return plan(q=q, k=q, v=q, **options)
+
+
+# the plan, the kernel that must be chosen, and a word of the reason PyTorch's kernel is not (None: it is)
+CHOSEN = {
+    "dot": (lambda: plan(), None),
+    "dot with a mask": (lambda: plan(mask=Causal()), None),
+    "dot with lengths": (lambda: plan(mask=Lengths(torch.tensor([3, 4]))), None),
+    "general": (lambda: plan(score=General(8, 8)), None),
+    "rotary": (lambda: plan(score=Rotary(Dot()), offset=3), None),
+    "cosine": (lambda: plan(score=Cosine()), None),
+    "a sum of dots": (lambda: plan(score=Dot() + General(8, 8)), None),
+    "fixed biases": (lambda: plan(score=Dot() + Bias(torch.zeros(16, 24))), None),
+    "alibi": (lambda: plan(score=Dot() + ALiBi(4)), None),
+    "long causal": (lambda: long(100_000, mask=Causal()), None),
+    "additive": (lambda: plan(score=Additive(8, 8, 4)), "tanh"),
+    "softcap": (lambda: plan(score=Softcap(Dot(), 5.0)), "softcap"),
+    "values by distance": (lambda: plan(score=Relative(8, 2, values=True)), "values"),
+    "no dot": (lambda: plan(score=Key(8)), "no dot term"),
+    "dropout": (lambda: plan(dropout=0.1), "dropout"),
+    "logsumexp": (lambda: plan(return_logsumexp=True), "logsumexp"),
+    "sink": (lambda: plan(sink=0.0), "sink"),
+    "empty": (lambda: plan(q=Q[:, :, :0]), "empty"),
+    "learned biases": (lambda: plan(score=Dot() + Bias(torch.nn.Parameter(torch.zeros(16, 24)))), "gradient"),
+    "biases in half precision": (lambda: plan(q=Q.half(), k=K.half(), v=V.half(), score=Dot() + ALiBi(4)), "float16"),
+    "a long window": (lambda: long(100_000, mask=Window(64, 0)), "MiB"),
+    "long alibi": (lambda: long(50_000, score=Dot() + ALiBi(4)), "MiB"),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_chosen_kernel(name):
+    made, reason = CHOSEN[name]
+    made = made()
+    if reason is None:
+        assert made.kernel == "sdpa" and made.refusals == {}
+    else:
+        assert made.kernel != "sdpa"
+        assert made.kernel != "reference", "the dense kernel is never needed"
+        assert reason in made.refusals["sdpa"]
+    assert list(made.refusals) == list(KERNELS)[: list(KERNELS).index(made.kernel)]
+    assert made.memory_bytes >= 0 and made.error_bound == 0
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_plan_is_what_attend_does(name, monkeypatch):
+    sizes = Sizes()
+    made, (q, k, v) = score(name, sizes), tensors(sizes)
+    ran = []
+    for key, kernel in KERNELS.items():
+        monkeypatch.setattr(kernel, "run", lambda problem, key=key, run=kernel.run: (ran.append(key), run(problem))[1])
+    regard.attend(q, k, v, score=made, mask=Causal())
+    assert regard.plan(q, k, v, score=made, mask=Causal()).kernel == " + ".join(dict.fromkeys(ran))
+
+
+def test_planning_runs_nothing(monkeypatch):
+    for kernel in KERNELS.values():
+        monkeypatch.setattr(kernel, "run", lambda problem: pytest.fail("a plan ran a kernel"))
+    assert str(plan(score=Additive(8, 8, 4), mask=Causal()))
+
+
+# what a reader of a printed plan must find
+PRINTED = {
+    "shape": (lambda: plan(), ["batch 2", "heads 4 (2 for keys)", "queries 16", "keys 24", "value dim 8", "float32 on cpu"]),
+    "dot": (lambda: plan(), ["terms    dot(8 dims)", "mask     none", "kernel   sdpa", "error    exact up to rounding"]),
+    "additive": (lambda: plan(score=Additive(8, 8, 4), mask=Causal()), ["tanh(4 hidden)", "mask     Causal()", "refused  sdpa: it knows no tanh term"]),
+    "memory": (lambda: long(8192, score=Additive(8, 8, 4)), ["memory   ", "MiB beyond the inputs (dense: ", "GiB)"]),
+    "folded": (lambda: plan(score=Dot() + General(8, 8)), ["folded   2 dot terms folded into one", "dot(16 dims)"]),
+    "mask that hides nothing": (lambda: plan(mask=Window(99, 99)), ["Window(99, 99) hides nothing here", "mask     none"]),
+    "offset": (lambda: plan(score=Dot() + ALiBi(4)), ["dot(8 dims) + offset(1 entry per head, then a slope)"]),
+    "softcap": (lambda: plan(score=Softcap(Dot(), 30.0)), ["softcap(dot(8 dims), 30)", "it has no softcap"]),
+    "relative": (lambda: plan(score=Relative(8, 2, values=True)), ["offset(5 entries per query)", "values by distance (5 entries)"]),
+    "bias and key": (lambda: plan(score=Dot() + Bias(torch.zeros(16, 24)) + Key(8)), ["bias([1, 1, 16, 24])", "+ key"]),
+    "heads": (lambda: plan(score=PerHead((2, Dot()), (2, Additive(8, 8, 3)))), ["heads 0–1", "heads 2–3", "tanh(3 hidden)", "dot(8 dims)"]),
+    "documents": (lambda: plan(mask=Documents(torch.zeros(16).long(), torch.zeros(24).long()) & Causal()), ["(Documents() & Causal())"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_printed_plans(name):
+    made, phrases = PRINTED[name]
+    text = str(made())
+    for phrase in phrases:
+        assert phrase in text, text
+
+
+def test_a_plan_of_several_groups_names_every_kernel():
+    made = plan(score=PerHead((2, Dot()), (2, Additive(8, 8, 3))))
+    assert made.kernel.startswith("sdpa + ") and "tanh" in made.refusals["sdpa"]
+    assert made.memory_bytes > plan(q=Q[:, :2], k=K[:, :1], v=V[:, :1]).memory_bytes
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_a_forced_backend_is_taken(backend):
+    fitting = [s for s in (Dot(), Additive(8, 8, 4)) if refusal(Q, K, V, score=s, backend=backend) is None]
+    assert fitting and all(plan(score=s, backend=backend).kernel == backend for s in fitting)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, reason) in CHOSEN.items() if reason])
+def test_a_forced_backend_that_cannot_says_why_and_what_could(name, monkeypatch):
+    make, reason = CHOSEN[name]
+    original = regard.plan
+    monkeypatch.setattr(regard, "plan", lambda *args, **options: original(*args, **options, backend="sdpa"))
+    with pytest.raises(ValueError, match=rf"backend='sdpa' cannot run this: .*{reason}.*; backend='auto' would take '"):
+        make()
+
+
+def test_memory_of_blockwise_grows_linearly():
+    for made in (Additive(8, 8, 4), Dot(), Relative(8, 4, values=True)):
+        small, large = (long(n, score=made, backend="blockwise").memory_bytes for n in (32_768, 131_072))
+        assert 2 < large / small < 4.2
+        dense = [long(n, score=made, backend="reference").memory_bytes for n in (32_768, 131_072)]
+        assert dense[1] == 16 * dense[0] and large < dense[1] / 1000
+
+
+def test_memory_of_sdpa_counts_its_dense_mask():
+    with_mask, without = (long(4096, mask=mask).memory_bytes for mask in (Window(8, 8), None))
+    assert with_mask - without == 4096 * 4096
