@@ -375,13 +375,17 @@ def _guard(
     """
     if _all_finite(q, v, *keys):
         return q, v, keys, None, None
-    bad_rows = ~q.isfinite().all(-1)
-    bad_keys = ~v.isfinite().all(-1)
+    bad_rows, bad_keys = _not_finite(q), _not_finite(v)
     for t, heads in zip(keys, places, strict=True):
-        elsewhere = (0, 0, heads.start, v.shape[1] - heads.stop)
-        bad_keys = bad_keys | torch.nn.functional.pad(~t.isfinite().all(-1), elsewhere)
-    q, v, *keys = (t.masked_fill(~t.isfinite(), 0.0) for t in (q, v, *keys))
+        bad_keys = bad_keys | torch.nn.functional.pad(_not_finite(t), (0, 0, heads.start, v.shape[1] - heads.stop))
+    q, v, *keys = (t.nan_to_num(0.0, 0.0, 0.0) for t in (q, v, *keys))
     return q, v, keys, bad_keys, bad_rows
+
+
+def _not_finite(x: Tensor) -> Tensor:
+    """The vectors with NaN or Inf in them, [B, heads, length]: a sum in a wider type, read once, tells."""
+    wider = torch.float32 if x.dtype == torch.float16 else torch.float64
+    return ~x.sum(-1, dtype=wider).isfinite()
 
 
 def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slice]:
