@@ -53,5 +53,5 @@ def test_additive_forward_and_backward_in_linear_memory():
 
 def test_the_measurement_sees_dense_memory():
     """The reference at a modest length, so that the test above could fail."""
-    small, large = (added(n, "reference") for n in (512, 1024))
-    assert large > 1024 * 1024 * 8 * 4 and large / small > 3
+    small, large = (added(n, "reference") for n in (512, 2048))
+    assert large > 2048 * 2048 * 8 * 4 and large / small > 8
