@@ -14,7 +14,7 @@ READY = $(VENV)/.ready
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing regard and its tools into $(VENV) (a few minutes the first time) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[plot,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[gpu,plot,test]"
 	touch $(READY)
 
 demo: $(READY)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from regard.kernels import blockwise, cpu_additive, reference, sdpa
+from regard.kernels import blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold
 
 
@@ -30,12 +30,15 @@ class Kernel(Protocol):
 
 
 KERNELS: dict[str, Kernel] = {
+    "triton_offset": triton_offset,
     "sdpa": sdpa,
+    "triton_additive": triton_additive,
     "cpu_additive": cpu_additive,
     "blockwise": blockwise,
     "reference": reference,
 }
 BACKENDS = ("auto", *KERNELS)
+GPU_ONLY = ("triton_offset", "triton_additive")  # left out on a CPU, where Triton's interpreter may run them if forced
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
         return Choice(problem, backend, {}, folded)
     refusals: dict[str, str] = {}
     for name, kernel in KERNELS.items():
+        if name in GPU_ONLY and problem.device.type == "cpu":
+            continue
         why = kernel.refuses(problem)
         if why is None:
             return Choice(problem, name, refusals, folded)
