@@ -539,7 +539,6 @@ def main() -> None:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     LIMIT = args.limit
-    register()
     if args.worker:
         args.out.write_text(json.dumps(work(args.worker)))
         return
@@ -560,16 +559,6 @@ def main() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(RESULTS, indent=1, default=str))
         table()
-
-
-def register() -> None:
-    """Among the planner's kernels, where it is not yet one of them."""
-    plan, attend = sys.modules["regard.plan"], sys.modules["regard.attend"]
-    if triton_offset.NAME not in plan.KERNELS:  # type: ignore[attr-defined]
-        others = dict(plan.KERNELS)  # type: ignore[attr-defined]
-        plan.KERNELS.clear()  # type: ignore[attr-defined]
-        plan.KERNELS.update({"sdpa": others.pop("sdpa"), triton_offset.NAME: triton_offset, **others})  # type: ignore[attr-defined]
-        attend.BACKENDS = ("auto", *plan.KERNELS)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -113,8 +113,10 @@ def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tenso
     if p.bad_keys is None or p.bad_rows is None:
         return out
     if causal:
-        last = torch.arange(p.queries, device=p.device).clamp(max=p.keys - 1)
-        bad = dense.heads(p.bad_keys, p).cummax(-1).values[..., last] | p.bad_rows
+        before = dense.heads(p.bad_keys, p).cummax(-1).values
+        if p.queries > p.keys:
+            before = torch.cat((before, before[..., -1:].expand(-1, -1, p.queries - p.keys)), -1)
+        bad = before[..., : p.queries] | p.bad_rows
     else:
         bad = dense.spoiled(p, seen)
     return out.masked_fill(bad[..., None], float("nan"))

@@ -256,6 +256,7 @@ class TritonAdditive:
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
         with _on(p.device):
             given = _Given(p, self.config or configure(p))
+            grad = grad.to(p.dtype)  # it comes in the wide type of the context, but holds what v's dtype can
             return _Backward(given, out.contiguous(), lse.contiguous(), grad.contiguous()).run()
 
 
