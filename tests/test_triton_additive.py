@@ -31,9 +31,10 @@ if before is None:
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TILES = Tiles(32, 32, 32, 4)
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::RuntimeWarning"
-)  # numpy's, from the interpreter: exp2 of much too little
+pytestmark = [
+    pytest.mark.slow,  # the interpreter takes its time
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy's, from the interpreter: exp2 of much too little
+]
 SMALL = Config(TILES, TILES, TILES, TILES, Rows(32, 32, 4), Rows(32, 32, 4, 32, 2))
 
 

@@ -32,6 +32,7 @@ if before is None:
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 NAME = triton_offset.NAME
 pytestmark = [
+    pytest.mark.slow,  # the interpreter takes its time
     # numpy's, from the interpreter, about numbers that are thrown away
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning"),
