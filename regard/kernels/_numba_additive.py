@@ -7,11 +7,16 @@ numbers that the compiler turns into vectors. With A = e^{2a}, B = e^{2b} and x_
 
     Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / x_d
 
-and four fractions share one division: x_d is kept at 2^30 or below (2^250 in float64), where tanh is 1 to the last bit,
-so that four of them multiply without overflow. Where A or B themselves would overflow (``wide``), they hold 2a and 2b
-and x_d = 1 + exp(2a + 2b).
+and with W = max |w|, u = w / W the weights go into the denominators, y_d = x_d / u_d = 1/u_d + (A_d/u_d) B_d:
 
-Shapes: A [B, H, L, D], Bt [B, K, D, S], w [B, H, D], v [B, K, S, Dv]; D is padded to a multiple of four with w = 0.
+    Σ_d w_d / x_d = W Σ_d 1/y_d,   1/y_0 + 1/y_1 + 1/y_2 + 1/y_3 = ((y_0+y_1) y_2y_3 + (y_2+y_3) y_0y_1) / y_0y_1y_2y_3
+
+Four fractions share one division. |y| is at least 1; above 2^30 (2^250 in float64) its fraction is nothing beside W
+to the last bit, so that y is kept at or below that, where four of them multiply without overflow. Where bounds on the
+data say that they do anyway (``tame``), the comparison is left out. |u| is at least 2^-30 (2^-60) for the same reason.
+Where e^{2a} or e^{2b} themselves would overflow (``wide``), x_d = 1 + exp(2a + 2b) is made for each pair.
+
+Shapes: a [B, H, L, D], bt [B, K, D, S], w [B, H, D], v [B, K, S, Dv]; in bt and w, D is a multiple of four.
 """
 
 from __future__ import annotations
@@ -73,80 +78,190 @@ def _limit(itemsize: int) -> Any:
     return 2.0**30 if itemsize == 4 else 2.0**250
 
 
+@njit(**OPTIONS)
+def _largest(itemsize: int) -> Any:
+    """A product of four denominators may be this large."""
+    return 2.0**120 if itemsize == 4 else 2.0**1000
+
+
 @njit(fastmath=FAST, **OPTIONS)
-def _add_fractions(s: Any, a: Any, bt: Any, w: Any, j0: int, count: int, wide: bool) -> None:
-    """s[j] += Σ_d w_d / x_d for one query against keys j0 … j0 + count."""
+def keys(first: int, last: int, b: Any, bt: Any, top: Any, wide: bool) -> None:
+    """B = e^{2b} (or 2b, if wide) with keys along the last dim, and its largest value per dim: units first … last."""
+    kv_heads, n, dims = b.shape[1], b.shape[2], b.shape[3]
+    rows = np.zeros((16, dims), bt.dtype)
+    for unit in range(first, last):
+        source, target, most = b[unit // kv_heads, unit % kv_heads], bt[unit // kv_heads, unit % kv_heads], top[unit]
+        for j0 in range(0, n, 16):
+            count = min(16, n - j0)
+            for j in range(count):
+                _query(source[j0 + j], wide, rows[j])
+                row = rows[j]
+                for d in range(dims):
+                    most[d] = row[d] if row[d] > most[d] else most[d]
+            for d in range(dims):
+                line = target[d, j0 : j0 + count]
+                for j in range(count):
+                    line[j] = rows[j, d]
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _query(a: Any, wide: bool, out: Any) -> None:
+    """A = e^{2a}, or 2a; dims beyond a's stay 0."""
+    if wide:
+        for d in range(a.shape[0]):
+            out[d] = a[d] + a[d]
+    else:
+        for d in range(a.shape[0]):
+            out[d] = _exp(a[d] + a[d])
+
+
+@njit(**OPTIONS)
+def _find_tame(a: Any, inverse: Any, top: Any, wide: bool, tame: Any) -> None:
+    """Which groups of four dims need no comparison: those whose largest product cannot overflow."""
+    for g in range(tame.shape[0]):
+        product = 1.0
+        for d in range(4 * g, 4 * g + 4):
+            largest = a[0, d]
+            for r in range(1, ROWS):
+                largest = max(largest, a[r, d])
+            product *= (1.0 + np.float64(largest) * np.float64(top[d])) * abs(np.float64(inverse[d]))
+        tame[g] = not wide and product <= _largest(a.itemsize)
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_fractions(
+    s: Any, t: Any, a: Any, c: Any, bt: Any, inverse: Any, tame: Any, j0: int, count: int, wide: bool
+) -> None:
+    """s[j] += Σ_d 1/y_d of query a, and t[j] of query c, against keys j0 … j0 + count; ``inverse`` is 1/u."""
     one, limit, top = s.dtype.type(1), s.dtype.type(_limit(s.itemsize)), s.dtype.type(math.log(_limit(s.itemsize)))
-    for d in range(0, a.shape[0], 4):
-        a0, a1, a2, a3 = a[d], a[d + 1], a[d + 2], a[d + 3]
-        w0, w1, w2, w3 = w[d], w[d + 1], w[d + 2], w[d + 3]
+    for d in range(0, inverse.shape[0], 4):
+        w0, w1, w2, w3 = inverse[d], inverse[d + 1], inverse[d + 2], inverse[d + 3]
         b0, b1 = bt[d, j0 : j0 + count], bt[d + 1, j0 : j0 + count]
         b2, b3 = bt[d + 2, j0 : j0 + count], bt[d + 3, j0 : j0 + count]
         if wide:
+            for row, sums in ((a, s), (c, t)):
+                a0, a1, a2, a3 = row[d], row[d + 1], row[d + 2], row[d + 3]
+                for j in range(count):
+                    y0, y1 = (_exp(min(a0 + b0[j], top)) + one) * w0, (_exp(min(a1 + b1[j], top)) + one) * w1
+                    y2, y3 = (_exp(min(a2 + b2[j], top)) + one) * w2, (_exp(min(a3 + b3[j], top)) + one) * w3
+                    y0, y1 = max(min(y0, limit), -limit), max(min(y1, limit), -limit)
+                    y2, y3 = max(min(y2, limit), -limit), max(min(y3, limit), -limit)
+                    p, q = y0 * y1, y2 * y3
+                    sums[j] += ((y0 + y1) * q + (y2 + y3) * p) / (p * q)
+            continue
+        a0, a1, a2, a3 = a[d] * w0, a[d + 1] * w1, a[d + 2] * w2, a[d + 3] * w3
+        c0, c1, c2, c3 = c[d] * w0, c[d + 1] * w1, c[d + 2] * w2, c[d + 3] * w3
+        if tame[d // 4]:
             for j in range(count):
-                x0, x1 = _exp(min(a0 + b0[j], top)) + one, _exp(min(a1 + b1[j], top)) + one
-                x2, x3 = _exp(min(a2 + b2[j], top)) + one, _exp(min(a3 + b3[j], top)) + one
-                p, q = x0 * x1, x2 * x3
-                s[j] += ((w0 * x1 + w1 * x0) * q + (w2 * x3 + w3 * x2) * p) / (p * q)
+                z0, z1, z2, z3 = b0[j], b1[j], b2[j], b3[j]
+                y0, y1, y2, y3 = a0 * z0 + w0, a1 * z1 + w1, a2 * z2 + w2, a3 * z3 + w3
+                p, q = y0 * y1, y2 * y3
+                s[j] += ((y0 + y1) * q + (y2 + y3) * p) / (p * q)
+                y0, y1, y2, y3 = c0 * z0 + w0, c1 * z1 + w1, c2 * z2 + w2, c3 * z3 + w3
+                p, q = y0 * y1, y2 * y3
+                t[j] += ((y0 + y1) * q + (y2 + y3) * p) / (p * q)
         else:
             for j in range(count):
-                x0, x1 = min(a0 * b0[j] + one, limit), min(a1 * b1[j] + one, limit)
-                x2, x3 = min(a2 * b2[j] + one, limit), min(a3 * b3[j] + one, limit)
-                p, q = x0 * x1, x2 * x3
-                s[j] += ((w0 * x1 + w1 * x0) * q + (w2 * x3 + w3 * x2) * p) / (p * q)
+                z0, z1, z2, z3 = b0[j], b1[j], b2[j], b3[j]
+                y0, y1 = max(min(a0 * z0 + w0, limit), -limit), max(min(a1 * z1 + w1, limit), -limit)
+                y2, y3 = max(min(a2 * z2 + w2, limit), -limit), max(min(a3 * z3 + w3, limit), -limit)
+                p, q = y0 * y1, y2 * y3
+                s[j] += ((y0 + y1) * q + (y2 + y3) * p) / (p * q)
+                y0, y1 = max(min(c0 * z0 + w0, limit), -limit), max(min(c1 * z1 + w1, limit), -limit)
+                y2, y3 = max(min(c2 * z2 + w2, limit), -limit), max(min(c3 * z3 + w3, limit), -limit)
+                p, q = y0 * y1, y2 * y3
+                t[j] += ((y0 + y1) * q + (y2 + y3) * p) / (p * q)
 
 
 @njit(fastmath=FAST, **OPTIONS)
 def _add_gradients(
-    g: Any, a: Any, bt: Any, w: Any, j0: int, count: int, wide: bool, ga: Any, gbt: Any, gw: Any
-) -> None:
-    """For one query and gradients g[j] of its scores, with r = 1/x, tanh = 1 − 2r and 1 − tanh² = 4 r(1 − r):
+    g: Any, e: Any, a: Any, c: Any, bt: Any, w: Any, tame: Any, j0: int, count: int, wide: bool, ga: Any, gc: Any,
+    gbt: Any, gw: Any,
+) -> None:  # fmt: skip
+    """For queries a and c and gradients g[j], e[j] of their scores, with r = 1/x, tanh = 1 − 2r, 1 − tanh² = 4 r(1 − r):
 
-    ga_d += 4 w_d Σ_j g·r(1−r),   gbt[d, j] += 4 w_d·g·r(1−r),   gw_d += 2 Σ_j g·r. The four r's come from one division.
+    ga_d += 4 w_d Σ_j g·r(1−r),   gbt[d, j] += g·r(1−r),   gw_d += 2 Σ_j g·r. The four r's come from one division.
     """
-    one, limit, zero = g.dtype.type(1), g.dtype.type(_limit(g.itemsize)), g.dtype.type(0)
-    top, two, four = g.dtype.type(math.log(_limit(g.itemsize))), g.dtype.type(2), g.dtype.type(4)
-    for d in range(0, a.shape[0], 4):
+    one, zero, two, four = g.dtype.type(1), g.dtype.type(0), g.dtype.type(2), g.dtype.type(4)
+    for d in range(0, w.shape[0], 4):
+        if not tame[d // 4]:
+            _add_kept_gradients(g, a, bt, w, d, j0, count, wide, ga, gbt, gw)
+            _add_kept_gradients(e, c, bt, w, d, j0, count, wide, gc, gbt, gw)
+            continue
         a0, a1, a2, a3 = a[d], a[d + 1], a[d + 2], a[d + 3]
-        w0, w1, w2, w3 = four * w[d], four * w[d + 1], four * w[d + 2], four * w[d + 3]
+        c0, c1, c2, c3 = c[d], c[d + 1], c[d + 2], c[d + 3]
         b0, b1 = bt[d, j0 : j0 + count], bt[d + 1, j0 : j0 + count]
         b2, b3 = bt[d + 2, j0 : j0 + count], bt[d + 3, j0 : j0 + count]
         g0, g1 = gbt[d, j0 : j0 + count], gbt[d + 1, j0 : j0 + count]
         g2, g3 = gbt[d + 2, j0 : j0 + count], gbt[d + 3, j0 : j0 + count]
-        sa0, sa1, sa2, sa3, sw0, sw1, sw2, sw3 = zero, zero, zero, zero, zero, zero, zero, zero
+        sw0, sw1, sw2, sw3 = zero, zero, zero, zero
+        sa0, sa1, sa2, sa3, sc0, sc1, sc2, sc3 = zero, zero, zero, zero, zero, zero, zero, zero
         for j in range(count):
-            if wide:
-                x0, x1 = _exp(min(a0 + b0[j], top)) + one, _exp(min(a1 + b1[j], top)) + one
-                x2, x3 = _exp(min(a2 + b2[j], top)) + one, _exp(min(a3 + b3[j], top)) + one
-            else:
-                x0, x1 = min(a0 * b0[j] + one, limit), min(a1 * b1[j] + one, limit)
-                x2, x3 = min(a2 * b2[j] + one, limit), min(a3 * b3[j] + one, limit)
+            z0, z1, z2, z3 = b0[j], b1[j], b2[j], b3[j]
+            x0, x1, x2, x3 = a0 * z0 + one, a1 * z1 + one, a2 * z2 + one, a3 * z3 + one
             p, q = x0 * x1, x2 * x3
             inverse = one / (p * q)
             q, p = q * inverse, p * inverse
             r0, r1, r2, r3 = x1 * q, x0 * q, x3 * p, x2 * p
             v0, v1, v2, v3 = r0 * g[j], r1 * g[j], r2 * g[j], r3 * g[j]
-            sw0 += v0
-            sw1 += v1
-            sw2 += v2
-            sw3 += v3
-            v0, v1, v2, v3 = v0 - r0 * v0, v1 - r1 * v1, v2 - r2 * v2, v3 - r3 * v3
-            sa0 += v0
-            sa1 += v1
-            sa2 += v2
-            sa3 += v3
-            g0[j] += w0 * v0
-            g1[j] += w1 * v1
-            g2[j] += w2 * v2
-            g3[j] += w3 * v3
-        ga[d] += w0 * sa0
-        ga[d + 1] += w1 * sa1
-        ga[d + 2] += w2 * sa2
-        ga[d + 3] += w3 * sa3
+            t0, t1, t2, t3 = v0 - r0 * v0, v1 - r1 * v1, v2 - r2 * v2, v3 - r3 * v3
+            sa0 += t0
+            sa1 += t1
+            sa2 += t2
+            sa3 += t3
+            x0, x1, x2, x3 = c0 * z0 + one, c1 * z1 + one, c2 * z2 + one, c3 * z3 + one
+            p, q = x0 * x1, x2 * x3
+            inverse = one / (p * q)
+            q, p = q * inverse, p * inverse
+            r0, r1, r2, r3 = x1 * q, x0 * q, x3 * p, x2 * p
+            u0, u1, u2, u3 = r0 * e[j], r1 * e[j], r2 * e[j], r3 * e[j]
+            sw0 += v0 + u0
+            sw1 += v1 + u1
+            sw2 += v2 + u2
+            sw3 += v3 + u3
+            u0, u1, u2, u3 = u0 - r0 * u0, u1 - r1 * u1, u2 - r2 * u2, u3 - r3 * u3
+            sc0 += u0
+            sc1 += u1
+            sc2 += u2
+            sc3 += u3
+            g0[j] += t0 + u0
+            g1[j] += t1 + u1
+            g2[j] += t2 + u2
+            g3[j] += t3 + u3
+        ga[d] += four * w[d] * sa0
+        ga[d + 1] += four * w[d + 1] * sa1
+        ga[d + 2] += four * w[d + 2] * sa2
+        ga[d + 3] += four * w[d + 3] * sa3
+        gc[d] += four * w[d] * sc0
+        gc[d + 1] += four * w[d + 1] * sc1
+        gc[d + 2] += four * w[d + 2] * sc2
+        gc[d + 3] += four * w[d + 3] * sc3
         gw[d] += two * sw0
         gw[d + 1] += two * sw1
         gw[d + 2] += two * sw2
         gw[d + 3] += two * sw3
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_kept_gradients(
+    g: Any, a: Any, bt: Any, w: Any, d0: int, j0: int, count: int, wide: bool, ga: Any, gbt: Any, gw: Any
+) -> None:
+    """The same for one query and four dims whose x must be kept within the limit, dim by dim."""
+    one, limit, zero = g.dtype.type(1), g.dtype.type(_limit(g.itemsize)), g.dtype.type(0)
+    top, two, four = g.dtype.type(math.log(_limit(g.itemsize))), g.dtype.type(2), g.dtype.type(4)
+    for d in range(d0, d0 + 4):
+        b0, g0, a0 = bt[d, j0 : j0 + count], gbt[d, j0 : j0 + count], a[d]
+        sa, sw = zero, zero
+        for j in range(count):
+            x = _exp(min(a0 + b0[j], top)) + one if wide else min(a0 * b0[j] + one, limit)
+            r = one / x
+            v = r * g[j]
+            t = v - r * v
+            sw += v
+            sa += t
+            g0[j] += t
+        ga[d] += four * w[d] * sa
+        gw[d] += two * sw
 
 
 @njit(**OPTIONS)
@@ -180,12 +295,11 @@ def _drop(p: Any, key: Any, threshold: Any, scale: Any, j0: int, count: int) -> 
 
 @njit(fastmath=FAST, **OPTIONS)
 def _add_terms(
-    s: Any, j0: int, count: int, shift: Any, key: Any, bias: Any, table: Any, slope: Any, position: int
+    s: Any, j0: int, count: int, shift: Any, gain: Any, key: Any, bias: Any, table: Any, slope: Any, position: int
 ) -> None:
-    """s[j] = shift − 2 s[j] + the offset, bias and key terms; arrays of size 0 stand for nothing."""
-    two = s.dtype.type(2)
+    """s[j] = shift − gain · s[j] + the offset, bias and key terms; arrays of size 0 stand for nothing."""
     for j in range(count):
-        s[j] = shift - two * s[j]
+        s[j] = shift - gain * s[j]
     if key.shape[0] > 0:
         for j in range(count):
             s[j] += key[j0 + j]
@@ -208,11 +322,12 @@ def _hide(s: Any, state: int, masks: Any, row: int, count: int) -> None:
                 s[j] = -np.inf
 
 
-@njit(fastmath={"contract", "nsz"}, **OPTIONS)
+@njit(fastmath=FAST | {"nnan"}, **OPTIONS)
 def _top(s: Any, count: int) -> Any:
+    """The largest; NaN may be passed over, it stays in the sum."""
     top = s[0]
     for j in range(1, count):
-        top = max(top, s[j])
+        top = s[j] if s[j] > top else top
     return top
 
 
@@ -274,54 +389,85 @@ def _add_outer(acc: Any, x: Any, y: Any, count: int) -> None:
 
 @njit(**OPTIONS)
 def _scores(
-    s: Any, j0: int, count: int, a: Any, bt: Any, w: Any, shift: Any, key: Any, bias: Any, table: Any, slope: Any,
-    position: int, tile: int, masks: Any, row: int, wide: bool,
+    s: Any, j0: int, count: int, i0: int, i1: int, exps: Any, bt: Any, inverse: Any, tame: Any, shift: Any, gain: Any,
+    key: Any, bias: Any, table: Any, slope: Any, positions: Any, tile: int, masks: Any, block_q: int, wide: bool,
 ) -> None:  # fmt: skip
-    """The scores of one query against a block of keys."""
-    s[:count] = 0
-    _add_fractions(s, a, bt, w, j0, count, wide)
-    _add_terms(s, j0, count, shift, key, bias, table, slope, position)
-    _hide(s, tile, masks, row, count)
+    """The scores of queries i0 … i1 against a block of keys, two queries at a time."""
+    _clear(s, count)
+    for r in range(0, i1 - i0, 2):
+        _add_fractions(s[r], s[r + 1], exps[r], exps[r + 1], bt, inverse, tame, j0, count, wide)
+    for i in range(i0, i1):
+        r = i - i0
+        _add_terms(s[r], j0, count, shift, gain, key, bias[i], table[i], slope, positions[i])
+        _hide(s[r], tile, masks, i % block_q, count)
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _clear(x: Any, count: int) -> None:
+    """x[:, :count] = 0; numba's own slice assignment is slow."""
+    for r in range(x.shape[0]):
+        row = x[r]
+        for j in range(count):
+            row[j] = 0
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _take_rows(x: Any, i0: int, i1: int, out: Any) -> None:
+    """out[r] = x[i0 + r], and zeros from i1 on."""
+    _clear(out, out.shape[1])
+    for i in range(i0, i1):
+        source, target = x[i], out[i - i0]
+        for c in range(target.shape[0]):
+            target[c] = source[c]
+
+
+@njit(**OPTIONS)
+def _queries(a: Any, i0: int, i1: int, wide: bool, exps: Any) -> None:
+    """Exponentials of ROWS queries; where there are fewer, the last one is repeated."""
+    for r in range(ROWS):
+        _query(a[min(i0 + r, i1 - 1)], wide, exps[r])
 
 
 @njit(**OPTIONS)
 def forward(
-    tasks: Any, first: int, last: int, group: int, a: Any, bt: Any, w: Any, v: Any, key: Any, bias: Any, table: Any,
-    slope: Any, positions: Any, state: Any, masks: Any, block_q: int, block_k: int, wide: bool, sink: Any, seed: Any,
-    threshold: Any, keep: Any, head: int, out: Any, lse: Any,
+    tasks: Any, first: int, last: int, group: int, a: Any, bt: Any, top_b: Any, w: Any, inverse: Any, gain: Any, v: Any,
+    key: Any, bias: Any, table: Any, slope: Any, positions: Any, state: Any, masks: Any, block_q: int, block_k: int,
+    wide: bool, sink: Any, seed: Any, threshold: Any, keep: Any, head: int, out: Any, lse: Any,
 ) -> None:  # fmt: skip
     """Context and logsumexp of tasks first … last: (b, h, i0, i1), i1 − i0 ≤ ROWS, all in one block of queries."""
     s = np.zeros((ROWS, block_k), a.dtype)
     acc = np.zeros((ROWS, v.shape[3]), a.dtype)
+    exps, tame = np.zeros((ROWS, w.shape[2]), a.dtype), np.zeros(w.shape[2] // 4, np.bool_)
     top, total = np.zeros(ROWS, a.dtype), np.zeros(ROWS, a.dtype)
     for t in range(first, last):
         b, h, i0, i1 = tasks[t]
         k, n = h // group, bt.shape[3]
         shift = w[b, h].sum()
-        acc[:] = 0
+        _queries(a[b, h], i0, i1, wide, exps)
+        _find_tame(exps, inverse[b, h], top_b[b, k], wide, tame)
+        _clear(acc, acc.shape[1])
         top[:], total[:] = sink[b, h], (0 if sink[b, h] == -np.inf else 1)
         for j0 in range(0, n, block_k):
             tile = state[b, h, i0 // block_q, j0 // block_k]
             if tile == EMPTY:
                 continue
             count = min(block_k, n - j0)
+            _scores(
+                s, j0, count, i0, i1, exps, bt[b, k], inverse[b, h], tame, shift, gain[b, h], key[b, k], bias[b, h],
+                table[b, h], slope[b, h], positions[b], tile, masks, block_q, wide,
+            )  # fmt: skip
             for i in range(i0, i1):
                 r = i - i0
-                _scores(
-                    s[r], j0, count, a[b, h, i], bt[b, k], w[b, h], shift, key[b, k], bias[b, h, i], table[b, h, i],
-                    slope[b, h], positions[b, i], tile, masks, i % block_q, wide,
-                )  # fmt: skip
                 _accumulate(s[r], count, top, total, acc, r)
                 if threshold > 0:
                     _drop(s[r], _row_key(seed[b], b, head + h, i), threshold, keep, j0, count)
-            for r in range(i1 - i0, ROWS):
-                s[r, :count] = 0
+            _clear(s[i1 - i0 :], count)
             _multiply_add(acc, s, v[b, k], j0, count, 0, acc.shape[1])
         for i in range(i0, i1):
             r = i - i0
-            inverse = a.dtype.type(0) if total[r] == 0 else a.dtype.type(1) / total[r]
+            scale = a.dtype.type(0) if total[r] == 0 else a.dtype.type(1) / total[r]
             for c in range(acc.shape[1]):
-                out[b, h, i, c] = acc[r, c] * inverse
+                out[b, h, i, c] = acc[r, c] * scale
             lse[b, h, i] = -np.inf if total[r] == 0 else top[r] + math.log(total[r])
 
 
@@ -343,39 +489,58 @@ def _accumulate(s: Any, count: int, top: Any, total: Any, acc: Any, r: int) -> N
 
 @njit(**OPTIONS)
 def backward(
-    first: int, last: int, splits: int, group: int, a: Any, bt: Any, w: Any, v: Any, key: Any, bias: Any, table: Any,
-    slope: Any, positions: Any, state: Any, masks: Any, block_q: int, block_k: int, wide: bool, seed: Any,
-    threshold: Any, keep: Any, head: int, vt: Any, lse: Any, delta: Any, grad: Any, ga: Any, gbt: Any, gw: Any, gv: Any,
-    gkey: Any, gbias: Any, gtable: Any,
+    first: int, last: int, splits: int, group: int, a: Any, bt: Any, top_b: Any, w: Any, inverse: Any, gain: Any,
+    v: Any, key: Any, bias: Any, table: Any, slope: Any, positions: Any, state: Any, masks: Any, block_q: int,
+    block_k: int, wide: bool, seed: Any, threshold: Any, keep: Any, head: int, vt: Any, lse: Any, delta: Any,
+    grad: Any, ga: Any, gbt: Any, gw: Any, gv: Any, gkey: Any, gbias: Any, gtable: Any,
 ) -> None:  # fmt: skip
     """Gradients of units first … last: a unit is one share of the queries of all heads of one key/value head."""
     kv_heads, queries = bt.shape[1], a.shape[2]
     s, gp = np.zeros((ROWS, block_k), a.dtype), np.zeros((ROWS, block_k), a.dtype)
     rows = np.zeros((ROWS, v.shape[3]), a.dtype)
+    exps, gexps = np.zeros((ROWS, w.shape[2]), a.dtype), np.zeros((ROWS, w.shape[2]), a.dtype)
+    ones = np.ones(w.shape[2], a.dtype)
+    tame, tame_x = np.zeros(w.shape[2] // 4, np.bool_), np.zeros(w.shape[2] // 4, np.bool_)
+    of_head = np.zeros(bt.shape[2:], a.dtype)  # Σ_i g·r(1−r) of one head, before its weights
     for unit in range(first, last):
         b, k, share = unit // splits // kv_heads, unit // splits % kv_heads, unit % splits
-        i, end = share * queries // splits, (share + 1) * queries // splits
-        while i < end:
-            i1 = min(i + ROWS, end, (i // block_q + 1) * block_q)
-            for g in range(group):
-                h = k * group + g
-                rows[:] = 0
-                rows[: i1 - i] = grad[b, h, i:i1]
+        for g in range(group):
+            h = k * group + g
+            i, end = share * queries // splits, (share + 1) * queries // splits
+            _clear(of_head, of_head.shape[1])
+            while i < end:
+                i1 = min(i + ROWS, end, (i // block_q + 1) * block_q)
+                _take_rows(grad[b, h], i, i1, rows)
+                _queries(a[b, h], i, i1, wide, exps)
+                _find_tame(exps, inverse[b, h], top_b[b, k], wide, tame)
+                _find_tame(exps, ones, top_b[b, k], wide, tame_x)
+                _clear(gexps, gexps.shape[1])
                 _backward_rows(
-                    b, h, i, i1, a[b, h], bt[b, k], w[b, h], v[b, k], key[b, k], bias[b, h], table[b, h], slope[b, h],
-                    positions[b], state[b, h, i // block_q], masks, block_q, block_k, wide, seed[b], threshold, keep,
-                    head, s, gp, rows, vt[b, k], lse[b, h], delta[b, h], ga[b, h], gbt[unit], gw[unit, g], gv[unit],
-                    gkey[unit], gbias[b, h], gtable[b, h],
+                    b, h, i, i1, exps, bt[b, k], w[b, h], inverse[b, h], tame, tame_x, gain[b, h], v[b, k], key[b, k],
+                    bias[b, h], table[b, h], slope[b, h], positions[b], state[b, h, i // block_q], masks, block_q,
+                    block_k, wide, seed[b], threshold, keep, head, s, gp, rows, vt[b, k], lse[b, h], delta[b, h],
+                    gexps, of_head, gw[unit, g], gv[unit], gkey[unit], gbias[b, h], gtable[b, h],
                 )  # fmt: skip
-            i = i1
+                ga[b, h, i:i1] = gexps[: i1 - i, : ga.shape[3]]
+                i = i1
+            _add_scaled(gbt[unit], of_head, w[b, h])
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _add_scaled(total: Any, part: Any, w: Any) -> None:
+    """total[d, j] += 4 w_d part[d, j]."""
+    for d in range(total.shape[0]):
+        factor = w.dtype.type(4) * w[d]
+        for j in range(total.shape[1]):
+            total[d, j] += factor * part[d, j]
 
 
 @njit(**OPTIONS)
 def _backward_rows(
-    b: int, h: int, i0: int, i1: int, a: Any, bt: Any, w: Any, v: Any, key: Any, bias: Any, table: Any, slope: Any,
-    positions: Any, state: Any, masks: Any, block_q: int, block_k: int, wide: bool, seed: Any, threshold: Any,
-    keep: Any, head: int, s: Any, gp: Any, grad: Any, vt: Any, lse: Any, delta: Any, ga: Any, gbt: Any, gw: Any,
-    gv: Any, gkey: Any, gbias: Any, gtable: Any,
+    b: int, h: int, i0: int, i1: int, exps: Any, bt: Any, w: Any, inverse: Any, tame: Any, tame_x: Any, gain: Any,
+    v: Any, key: Any, bias: Any, table: Any, slope: Any, positions: Any, state: Any, masks: Any, block_q: int,
+    block_k: int, wide: bool, seed: Any, threshold: Any, keep: Any, head: int, s: Any, gp: Any, grad: Any, vt: Any,
+    lse: Any, delta: Any, ga: Any, gbt: Any, gw: Any, gv: Any, gkey: Any, gbias: Any, gtable: Any,
 ) -> None:  # fmt: skip
     n, shift = bt.shape[1], w.sum()
     for j0 in range(0, n, block_k):
@@ -383,22 +548,26 @@ def _backward_rows(
         if tile == EMPTY:
             continue
         count = min(block_k, n - j0)
-        s[:] = 0
-        gp[:] = 0
+        _clear(gp, count)
         _multiply_add(gp, grad, vt, 0, vt.shape[0], j0, count)
-        for i in range(i0, i1):
-            r = i - i0
-            if lse[i] == -np.inf:
+        _scores(
+            s, j0, count, i0, i1, exps, bt, inverse, tame, shift, gain, key, bias, table, slope, positions, tile,
+            masks, block_q, wide,
+        )  # fmt: skip
+        for r in range(ROWS):
+            i = i0 + r
+            if i >= i1 or lse[i] == -np.inf:
+                _clear(s[r : r + 1], count)
+                _clear(gp[r : r + 1], count)
                 continue
-            _scores(
-                s[r], j0, count, a[i], bt, w, shift, key, bias[i], table[i], slope, positions[i], tile, masks,
-                i % block_q, wide,
-            )  # fmt: skip
             _exponentials(s[r], count, lse[i])
             row_key = _row_key(seed, b, head + h, i) if threshold > 0 else np.uint64(0)
             _weights_to_gradients(s[r], gp[r], j0, count, delta[i], row_key, threshold, keep)
-            _add_gradients(gp[r], a[i], bt, w, j0, count, wide, ga[i], gbt, gw[0])
             _add_single_gradients(gp[r], j0, count, positions[i], gw, gkey, gbias[i], gtable[i])
+        for r in range(0, i1 - i0, 2):
+            _add_gradients(
+                gp[r], gp[r + 1], exps[r], exps[r + 1], bt, w, tame_x, j0, count, wide, ga[r], ga[r + 1], gbt, gw[0]
+            )
         _add_outer(gv[j0 : j0 + count], s, grad, count)
 
 
@@ -447,11 +616,13 @@ def prepare(real: str) -> None:
         return types.Array(kind, dims, layout)
 
     given = (
-        n, array(f, 4), array(f, 4), array(f, 3), array(f, 4), array(f, 3),  # group, a, bt, w, v, key
+        n, array(f, 4), array(f, 4), array(f, 3), array(f, 3), array(f, 3), array(f, 2),  # group, a, bt, top, w, 1/u, W
+        array(f, 4), array(f, 3),  # v, key
         array(f, 4, "A"), array(f, 4, "A"), array(f, 2), array(n, 2),  # bias, table, slope, positions
         array(types.int32, 4, "A"), array(types.boolean, 3), n, n, types.boolean,  # state, masks, blocks, wide
     )  # fmt: skip
     dropout = (array(n, 1), n, types.float64, n)  # seed, threshold, keep, head
+    keys.compile((n, n, array(f, 4, "A"), array(f, 4), array(f, 2), types.boolean))
     forward.compile((array(n, 2), n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3)))
     rows = (array(f, 4), array(f, 3), array(f, 3), array(f, 4))  # vt, lse, delta, grad
     sums = (array(f, 4), array(f, 3), array(f, 4), array(f, 3), array(f, 2), array(f, 4, "A"), array(f, 4, "A"))

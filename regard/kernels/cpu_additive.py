@@ -28,9 +28,10 @@ from regard.mask import Grid
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "cpu_additive"
-ROWS, BLOCK_Q, BLOCK_K = 4, 64, 256  # tiles of masks; rows of scores are BLOCK_K long
+ROWS, BLOCK_Q, BLOCK_K = 4, 64, 512  # tiles of masks; rows of scores are BLOCK_K long
 NUMBA_MISSING = importlib.util.find_spec("numba") is None
-RANGE = {torch.float32: 43.0, torch.float64: 350.0}  # |a|, |b| up to which e^{2a} and e^{2b} are normal numbers
+RANGE = {torch.float32: 33.0, torch.float64: 330.0}  # |a|, |b| up to which e^{2a}/u and e^{2b} are normal numbers
+SMALLEST = {torch.float32: 2.0**-30, torch.float64: 2.0**-60}  # |u|: the least weight beside the largest
 
 
 def refuses(problem: Problem) -> str | None:
@@ -116,15 +117,14 @@ class _Given:
         self.p, self.dtype = p, p.compute_dtype
         self.group = p.heads // p.kv_heads
         self.dims = tanh.a.shape[-1]
-        pad = (0, -self.dims % 4)
         a, b = tanh.a.to(self.dtype), tanh.b.to(self.dtype)
-        self.nan_rows, self.nan_keys = a.isnan().any(-1), b.isnan().any(-1)
-        self.wide = not max(_largest(a), _largest(b)) <= RANGE[self.dtype]
-        # e^{2x}, or 2x itself; a padded dim has w = 0 and may hold anything finite
-        a, b = (2 * a, 2 * b) if self.wide else (torch.exp(2 * a), torch.exp(2 * b))
-        self.a = F.pad(a, pad).contiguous()
-        self.bt = F.pad(b, pad).mT.contiguous()
-        self.w = F.pad(tanh.w.to(self.dtype), pad).expand(p.batch, p.heads, -1).contiguous()
+        self.wide = not max(_largest(a), _largest(b)) <= RANGE[self.dtype]  # NaN is wide too
+        self.a, self.nan_rows, self.nan_keys = a.contiguous(), None, None
+        if self.wide:
+            self.nan_rows, self.nan_keys = a.isnan().any(-1), b.isnan().any(-1)
+        self.bt, self.top = _exponentials(b, self.wide)
+        w = F.pad(tanh.w.to(self.dtype), (0, -self.dims % 4)).expand(p.batch, p.heads, -1).contiguous()
+        self.w, self.inverse, self.gain = w, *_without_weights(w)
         self.v = p.v.to(self.dtype).contiguous()
         self.work = p.batch * p.heads * p.queries * p.keys * self.dims
         self.state, self.masks = _tiles(p)
@@ -139,8 +139,8 @@ class _Given:
         threshold = round(p.dropout * 2**32)
         positions = p.positions().expand(p.batch, -1).contiguous()
         return (
-            self.group, self.a.numpy(), self.bt.numpy(), self.w.numpy(), self.v.numpy(), self.key().numpy(),
-            self.bias().numpy(), *(x.numpy() for x in self.offset()), positions.numpy(), self.state.numpy(),
+            self.group, self.a.numpy(), self.bt.numpy(), self.top.numpy(), self.w.numpy(), self.inverse.numpy(),
+            self.gain.numpy(), self.v.numpy(), self.key().numpy(), self.bias().numpy(), *(x.numpy() for x in self.offset()), positions.numpy(), self.state.numpy(),
             self.masks.numpy(), BLOCK_Q, BLOCK_K, self.wide, *tail, seed.expand(p.batch).contiguous().numpy(),
             threshold, 1 / (1 - p.dropout), p.first_head,
         )  # fmt: skip
@@ -171,9 +171,8 @@ class _Given:
     def spoiled(self) -> Tensor | None:
         """Rows that must be NaN, [B, H, L]: their own query is, or a key they see."""
         p = self.p
-        bad_rows = self.nan_rows if p.bad_rows is None else self.nan_rows | p.bad_rows
-        bad_keys = self.nan_keys if p.bad_keys is None else self.nan_keys | p.bad_keys
-        if not (bad_rows.any() or bad_keys.any()):
+        bad_rows, bad_keys = _either(self.nan_rows, p.bad_rows), _either(self.nan_keys, p.bad_keys)
+        if not any(bad is not None and bool(bad.any()) for bad in (bad_rows, bad_keys)):
             return None
         whole = replace(p, bad_keys=bad_keys, bad_rows=bad_rows)
         if p.mask is None:
@@ -191,8 +190,8 @@ class _Gradients:
     def __init__(self, given: _Given, p: Problem) -> None:
         self.given, kv = given, p.batch * p.kv_heads
         self.splits = max(1, min(-(-2 * torch.get_num_threads() // kv), p.queries // 16))
-        units, dims, dtype = kv * self.splits, given.a.shape[-1], given.dtype
-        self.a = torch.zeros(given.a.shape, dtype=dtype)
+        units, dims, dtype = kv * self.splits, given.w.shape[-1], given.dtype
+        self.a = torch.empty(given.a.shape, dtype=dtype)
         self.bt = torch.zeros(units, dims, p.keys, dtype=dtype)
         self.w = torch.zeros(units, given.group, 2, dims, dtype=dtype)
         self.v = torch.zeros(units, p.keys, p.v.shape[-1], dtype=dtype)
@@ -215,7 +214,7 @@ class _Gradients:
         terms: list[Term] = []
         for term in p.terms.terms:
             if isinstance(term, TanhTerm):
-                terms.append(TanhTerm(self.a[..., : self.given.dims], _sum_to(w, tanh.w.shape), b))
+                terms.append(TanhTerm(self.a, _sum_to(w, tanh.w.shape), b))
             elif isinstance(term, OffsetTerm):
                 slope = None if term.slope is None else torch.zeros_like(term.slope)
                 terms.append(OffsetTerm(_sum_to(self.table, term.table.shape), slope))
@@ -235,6 +234,31 @@ class _Gradients:
 def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
     dims = [d for d in range(x.ndim) if shape[d] == 1 and x.shape[d] != 1]
     return x.sum(dims, keepdim=True) if dims else x
+
+
+def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a | b
+
+
+def _exponentials(b: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
+    """e^{2b} (2b if wide) with keys last, dims padded to a multiple of four, [B, K, D, S]; its largest, [B, K, D]."""
+    batch, kv_heads, keys, dims = b.shape
+    padded = dims + -dims % 4
+    bt = b.new_empty(batch, kv_heads, padded, keys)
+    bt[:, :, dims:] = 0
+    top = b.new_zeros(batch * kv_heads, padded)
+    loops, args = _loops(b.dtype), (b.numpy(), bt.numpy(), top.numpy(), wide)
+    _spread(batch * kv_heads, 16 * b.numel(), lambda i, j: loops.keys(i, j, *args))
+    return bt, top.view(batch, kv_heads, padded)
+
+
+def _without_weights(w: Tensor) -> tuple[Tensor, Tensor]:
+    """1/u and 2W of w = W u, |u| ≤ 1 and not too small to invert."""
+    most = w.abs().amax(-1, keepdim=True)
+    u = w / most.where(most > 0, 1)
+    small = SMALLEST[w.dtype]
+    u = torch.where(u.abs() < small, small, u)
+    return 1 / u, 2 * most[..., 0]
 
 
 def _largest(x: Tensor) -> float:
