@@ -29,6 +29,7 @@ from regard.terms import (
     Terms,
     join,
     may_need_gradient,
+    plain,
 )
 
 _DOT = Dot()
@@ -134,7 +135,8 @@ def steps(
     (0.1, 0.0707, 1.0)
     """
     call = _check(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference")
-    problems = [problem if rows is None else select_rows(problem, rows) for problem in call.problems]
+    problems = [replace(problem, terms=plain(problem.terms)) for problem in call.problems]
+    problems = problems if rows is None else [select_rows(problem, rows) for problem in problems]
     parts = [reference.run_steps(problem) for problem in problems]
     return Steps(*(_join([getattr(part, name) for part in parts], call.batch) for name in Steps.__dataclass_fields__))
 
@@ -250,7 +252,8 @@ def _check(
         0,
         need_logsumexp,
     )
-    problems = _lower(whole, score, q, Keys(tuple(keys)) if lowered else keys[0], shape)
+    flat = replace(k, tensors=tuple(keys)) if isinstance(k, Keys) else keys[0]
+    problems = _lower(whole, score, q, flat, shape)
     return _Call(problems, shape.batch, backend)
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from regard.kernels import blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
-from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold
+from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold, plain
 
 
 class Kernel(Protocol):
@@ -38,6 +38,7 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 BACKENDS = ("auto", *KERNELS)
+EXPONENTIAL = ("cpu_additive",)  # those that read a cache's e^{2b} as it is
 GPU_ONLY = ("triton_offset", "triton_additive")  # left out on a CPU, where Triton's interpreter may run them if forced
 
 
@@ -51,7 +52,10 @@ class Choice:
     folded: tuple[str, ...]
 
     def run(self) -> tuple[Tensor, Tensor | None]:
-        return KERNELS[self.kernel].run(self.problem)
+        problem = self.problem
+        if self.kernel not in EXPONENTIAL and problem.terms.tanhs:
+            problem = replace(problem, terms=plain(problem.terms))
+        return KERNELS[self.kernel].run(problem)
 
 
 def choose(problem: Problem, backend: str = "auto") -> Choice:

@@ -56,6 +56,10 @@ class Score(nn.Module):
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         raise NotImplementedError
 
+    def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        """The key half as a cache keeps it, in the form that is cheapest to attend to many times."""
+        return self.keys(k, start)
+
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         """Raise ValueError unless the score fits these heads and dims (None: keys already lowered)."""
 
@@ -152,6 +156,12 @@ class Additive(Score):
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys((_project(k, self.U),))
+
+    def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        """e^{2 U k}, once per key; a number beyond ±43 (±350 in float64) counts as that. Half types keep U k."""
+        b = _project(k, self.U)
+        limit = {torch.float32: 43.0, torch.float64: 350.0}.get(b.dtype)
+        return Keys((b,)) if limit is None else Keys((torch.exp(2 * b.clamp(-limit, limit)),), exponential=True)
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         _fits("Additive", "query", self.W, heads, query_dim)
@@ -636,6 +646,9 @@ class Softcap(Score):
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return self.inner.keys(k, start)
 
+    def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return self.inner.cached_keys(k, start)
+
     @property
     def key_tensors(self) -> int:  # type: ignore[override]
         return self.inner.key_tensors
@@ -700,10 +713,10 @@ class Sum(Score):
         return Queries(terms, cap, values)
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
-        keys = Keys(())
-        for part in self._scores():
-            keys = keys + part.keys(k, start)
-        return keys
+        return sum((part.keys(k, start) for part in self._scores()), Keys(()))
+
+    def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return sum((part.cached_keys(k, start) for part in self._scores()), Keys(()))
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         for part in self._scores():
@@ -766,15 +779,15 @@ class PerHead(Score):
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         """The groups' key halves one after the other; ``split`` takes them apart."""
-        keys = Keys(())
-        for _, g, score in self.slices(k.shape[-3]):
-            keys = keys + score.keys(k[..., g, :, :], start)
-        return keys
+        return sum((score.keys(k[..., g, :, :], start) for _, g, score in self.slices(k.shape[-3])), Keys(()))
+
+    def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return sum((score.cached_keys(k[..., g, :, :], start) for _, g, score in self.slices(k.shape[-3])), Keys(()))
 
     def split(self, keys: Keys) -> list[Keys]:
         parts, tensors = [], keys.tensors
         for _, _, score in self.groups():
-            parts.append(Keys(tensors[: score.key_tensors]))
+            parts.append(Keys(tensors[: score.key_tensors], exponential=keys.exponential))
             tensors = tensors[score.key_tensors :]
         return parts
 

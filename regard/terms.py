@@ -37,6 +37,11 @@ class TanhTerm:
     a: Tensor  # [B, H, L, D]
     w: Tensor  # [B|1, H|1, D]
     b: Tensor | None = None  # [B, K, S, D], None until joined
+    exponential: bool = False  # b holds e^{2b}, as a cache keeps it
+
+    def plain(self) -> TanhTerm:
+        """The same with b itself."""
+        return replace(self, b=0.5 * _tensor(self.b).log(), exponential=False) if self.exponential else self
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,15 @@ class Keys:
 
     ``attend`` takes it in place of ``k``. Every tensor is [..., K, S, its own dims]. ``trusted`` says that they and
     their values are finite where nobody may look: a decoding step must not read its whole cache twice to find out.
+    ``exponential``: tensors of tanh terms hold e^{2b} in place of b.
     """
 
     tensors: tuple[Tensor, ...]
     trusted: bool = False
+    exponential: bool = False
 
     def __add__(self, other: Keys) -> Keys:
-        return Keys(self.tensors + other.tensors)
+        return Keys(self.tensors + other.tensors, exponential=self.exponential or other.exponential)
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ def join(queries: Queries, keys: Keys) -> Terms:
         if isinstance(term, DotTerm):
             terms.append(replace(term, k=tensors.pop(0)))
         elif isinstance(term, TanhTerm):
-            terms.append(replace(term, b=tensors.pop(0)))
+            terms.append(replace(term, b=tensors.pop(0), exponential=keys.exponential))
         elif isinstance(term, KeyTerm):
             terms.append(replace(term, c=tensors.pop(0)))
         else:
@@ -149,6 +156,13 @@ def join(queries: Queries, keys: Keys) -> Terms:
             "were they made by another score?"
         )
     return Terms(tuple(terms), queries.cap, queries.values)
+
+
+def plain(terms: Terms) -> Terms:
+    """The same terms with no exponentials in the place of keys."""
+    if not any(t.exponential for t in terms.tanhs):
+        return terms
+    return replace(terms, terms=tuple(t.plain() if isinstance(t, TanhTerm) else t for t in terms.terms))
 
 
 def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
@@ -172,7 +186,8 @@ def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
         notes.append(f"{len(tanhs)} tanh terms folded into one over concatenated hidden dims")
         w = torch.broadcast_tensors(*[t.w[..., :1] for t in tanhs])[0]
         a, b = torch.cat([t.a for t in tanhs], -1), torch.cat([_tensor(t.b) for t in tanhs], -1)
-        folded += (TanhTerm(a, torch.cat([t.w.expand(*w.shape[:-1], -1) for t in tanhs], -1), b),)
+        w = torch.cat([t.w.expand(*w.shape[:-1], -1) for t in tanhs], -1)
+        folded += (TanhTerm(a, w, b, tanhs[0].exponential),)
     else:
         folded += tanhs
     return Terms(folded + rest, terms.cap, terms.values), tuple(notes)

@@ -15,7 +15,7 @@ from torch import Tensor
 import regard
 from regard.kernels import _dropout, cpu_additive
 from regard.mask import Causal, Dense, Documents, Lengths, Window
-from regard.score import Additive, Bias
+from regard.score import Additive, Bias, Key, Location
 
 pytest.importorskip("numba")
 
@@ -130,6 +130,67 @@ def test_many_tiles_of_every_kind() -> None:
             results.append((out, lse, *torch.autograd.grad(out.square().sum(), leaves)))
         for a, b in zip(*results, strict=True):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("exponential", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chunk", [4096, 512])
+def test_decode_step(chunk: int, dtype: torch.dtype, exponential: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few queries, keys in several chunks and tiles, every other term, from a cache whose room is not full."""
+    monkeypatch.setattr(cpu_additive, "CHUNK", chunk)
+    torch.manual_seed(chunk)
+    n, queries = 1700, 3
+    additive = Additive(8, 8, 6, heads=4, kv_heads=2).to(dtype)
+    score = additive + Location(8, 5).to(dtype) + Key(8).to(dtype) + Bias(torch.randn(1, 4, 1, n, dtype=dtype))
+    q = torch.randn(2, 4, queries, 8, dtype=dtype)
+    k = torch.randn(2, 2, n, 8, dtype=dtype)
+    room = torch.randn(2, 2, n + 40, 5, dtype=dtype)
+    v = room[:, :, :n]
+    sink = torch.randn(4, dtype=dtype)
+    offset = torch.tensor([n - queries, 700])
+    mask = Causal() & Window(1200, 0) & Lengths(torch.tensor([n - 1, 650]))
+    with torch.no_grad():
+        keys = score.cached_keys(k) if exponential else score.keys(k)
+        assert keys.exponential == exponential
+        out, lse = regard.attend(
+            q, keys, v, score=score, mask=mask, offset=offset, sink=sink, return_logsumexp=True, backend="cpu_additive"
+        )
+        score.double()
+        expected, expected_lse = regard.attend(
+            q.double(), k.double(), v.double(), score=score, mask=mask, offset=offset, sink=sink.double(),
+            return_logsumexp=True, backend="reference",
+        )  # fmt: skip
+    bound = 200 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), expected, rtol=bound, atol=bound)
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("size", [1.0, 25.0, 42.0])
+def test_cached_exponentials(size: float) -> None:
+    """Up to |U k| = 43, and for any query, a cache of e^{2b} gives what b gives; other kernels take b back."""
+    score, (q, k, v) = problem(40)
+    k = k * size / (k @ score.U.T).abs().max()
+    q = torch.cat((q[:, :, :2], q[:, :, 2:4] * 1e3), 2)
+    with torch.no_grad():
+        keys = score.cached_keys(k)
+        expected = regard.attend(q.double(), k.double(), v.double(), score=score.double(), backend="reference")
+        score.float()
+        for backend in ("cpu_additive", "blockwise", "reference"):
+            out = regard.attend(q, keys, v, score=score, backend=backend)
+            torch.testing.assert_close(out.double(), expected, rtol=0, atol=2e-5)
+        shown = regard.steps(q, keys, v, score=score)
+    torch.testing.assert_close(shown.context.double(), expected, rtol=0, atol=2e-5)
+
+
+def test_decode_from_lowered_keys_has_gradients() -> None:
+    score, (q, k, v) = problem(20, dtype=torch.float64)
+    q = q[:, :, :2].requires_grad_()
+    grads = []
+    for keys in (k, score.keys(k), score.cached_keys(k)):
+        out = regard.attend(q, keys, v, score=score)
+        grads.append(torch.autograd.grad(out.square().sum(), [q, score.W, score.U, score.v]))
+    for other in grads[1:]:
+        torch.testing.assert_close(other, grads[0])
 
 
 def test_bias_gradient_only_when_wanted() -> None:

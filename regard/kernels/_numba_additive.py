@@ -178,7 +178,7 @@ def _add_gradients(
     g: Any, e: Any, a: Any, c: Any, bt: Any, w: Any, tame: Any, j0: int, count: int, wide: bool, ga: Any, gc: Any,
     gbt: Any, gw: Any,
 ) -> None:  # fmt: skip
-    """For queries a and c and gradients g[j], e[j] of their scores, with r = 1/x, tanh = 1 − 2r, 1 − tanh² = 4 r(1 − r):
+    """For two queries a, c and gradients g, e of their scores, with r = 1/x, tanh = 1 − 2r, 1 − tanh² = 4 r(1 − r):
 
     ga_d += 4 w_d Σ_j g·r(1−r),   gbt[d, j] += g·r(1−r),   gw_d += 2 Σ_j g·r. The four r's come from one division.
     """
@@ -487,6 +487,94 @@ def _accumulate(s: Any, count: int, top: Any, total: Any, acc: Any, r: int) -> N
     total[r] += _exponentials(s, count, new)
 
 
+# --- few queries, many keys ---
+
+
+@njit(fastmath=FAST, **OPTIONS)
+def _row_scores(s: Any, a: Any, w: Any, b: Any, j0: int, count: int, exponential: bool, wide: bool) -> None:
+    """s[j] = Σ_d w_d / x_d of one query against keys as they lie, [S, D]: each is read once, a division per number."""
+    one, top = s.dtype.type(1), s.dtype.type(math.log(_limit(s.itemsize)))
+    for j in range(count):
+        row, total = b[j0 + j], s.dtype.type(0)
+        if wide:
+            for d in range(row.shape[0]):
+                y = math.log(row[d]) if exponential else row[d] + row[d]
+                total += w[d] / (_exp(min(a[d] + y, top)) + one)
+        elif exponential:
+            for d in range(row.shape[0]):
+                total += w[d] / (a[d] * row[d] + one)
+        else:
+            for d in range(row.shape[0]):
+                total += w[d] / (a[d] * _exp(row[d] + row[d]) + one)
+        s[j] = total
+
+
+@njit(**OPTIONS)
+def decode(
+    first: int, last: int, chunks: int, chunk: int, group: int, a: Any, b_flat: Any, b_at: Any, exponential: bool,
+    wide: bool, w: Any, v_flat: Any, v_at: Any, key: Any, bias: Any, table: Any, slope: Any, positions: Any, state: Any,
+    masks: Any, block_k: int, n: int, dims: int, sink: Any, acc: Any, top: Any, total: Any,
+) -> None:  # fmt: skip
+    """Parts of context and softmax for all queries of units first … last: a unit is a chunk of one head's keys.
+
+    ``gather`` puts the parts together. Rows are (head of the group, query); the sink is counted with the first chunk.
+    """
+    kv_heads, queries = b_at.shape[1], a.shape[2]
+    s, exps = np.zeros((acc.shape[1], block_k), a.dtype), np.zeros((acc.shape[1], dims), a.dtype)
+    gain = a.dtype.type(2)
+    for unit in range(first, last):
+        b, k, c = unit // chunks // kv_heads, unit // chunks % kv_heads, unit % chunks
+        keys_of = b_flat[b_at[b, k] : b_at[b, k] + n * dims].reshape(n, dims)
+        values = v_flat[v_at[b, k] : v_at[b, k] + n * acc.shape[2]].reshape(n, acc.shape[2])
+        for r in range(group * queries):
+            h = k * group + r // queries
+            _query(a[b, h, r % queries], wide, exps[r])
+            top[unit, r] = sink[b, h] if c == 0 else -np.inf
+            total[unit, r] = 1 if c == 0 and sink[b, h] > -np.inf else 0
+        for j0 in range(c * chunk, min(n, (c + 1) * chunk), block_k):
+            count = min(block_k, n - j0)
+            _clear(s, count)
+            for r in range(group * queries):
+                h, i = k * group + r // queries, r % queries
+                tile = state[b, h, 0, j0 // block_k]
+                if tile == EMPTY:
+                    continue
+                _row_scores(s[r], exps[r], w[b, h], keys_of, j0, count, exponential, wide)
+                shift = w[b, h].sum()
+                _add_terms(
+                    s[r], j0, count, shift, gain, key[b, k], bias[b, h, i], table[b, h, i], slope[b, h], positions[b, i]
+                )
+                _hide(s[r], tile, masks, i, count)
+                _accumulate(s[r], count, top[unit], total[unit], acc[unit], r)
+            for r in range(0, acc.shape[1], ROWS):
+                _multiply_add(acc[unit, r : r + ROWS], s[r : r + ROWS], values, j0, count, 0, acc.shape[2])
+
+
+@njit(**OPTIONS)
+def gather(chunks: int, group: int, acc: Any, top: Any, total: Any, out: Any, lse: Any) -> None:
+    """Context and logsumexp from the parts of all chunks."""
+    kv_heads, queries = out.shape[1] // group, out.shape[2]
+    for b in range(out.shape[0]):
+        for h in range(out.shape[1]):
+            first = (b * kv_heads + h // group) * chunks
+            for i in range(queries):
+                r, most, whole = h % group * queries + i, -np.inf, 0.0
+                for u in range(first, first + chunks):
+                    most = top[u, r] if not top[u, r] <= most else most  # NaN stays
+                out[b, h, i] = 0
+                for u in range(first, first + chunks):
+                    share = 0.0 if most == -np.inf else math.exp(top[u, r] - most)
+                    whole += share * total[u, r]
+                    for c in range(out.shape[3]):
+                        out[b, h, i, c] += share * acc[u, r, c]
+                for c in range(out.shape[3]):
+                    out[b, h, i, c] = 0.0 if whole == 0 else out[b, h, i, c] / whole
+                lse[b, h, i] = -np.inf if whole == 0 else most + math.log(whole)
+
+
+# --- gradients ---
+
+
 @njit(**OPTIONS)
 def backward(
     first: int, last: int, splits: int, group: int, a: Any, bt: Any, top_b: Any, w: Any, inverse: Any, gain: Any,
@@ -608,22 +696,38 @@ def _weights_to_gradients(
         s[j] = kept[j]
 
 
-def prepare(real: str) -> None:
-    """Compile both loops for "float32" or "float64", once: array layouts vary from call to call, this does not."""
+def prepare(real: str, which: str) -> None:
+    """Compile a loop for "float32" or "float64", once: array layouts vary from call to call, this does not."""
     f, n = getattr(types, real), types.int64
 
     def array(kind: Any, dims: int, layout: Any = "C") -> Any:
         return types.Array(kind, dims, layout)
 
+    terms = (
+        array(f, 3),
+        array(f, 4, "A"),
+        array(f, 4, "A"),
+        array(f, 2),
+        array(n, 2),
+    )  # key, bias, table, slope, positions
+    tiles = (array(types.int32, 4, "A"), array(types.boolean, 3))  # state, masks
     given = (
         n, array(f, 4), array(f, 4), array(f, 3), array(f, 3), array(f, 3), array(f, 2),  # group, a, bt, top, w, 1/u, W
-        array(f, 4), array(f, 3),  # v, key
-        array(f, 4, "A"), array(f, 4, "A"), array(f, 2), array(n, 2),  # bias, table, slope, positions
-        array(types.int32, 4, "A"), array(types.boolean, 3), n, n, types.boolean,  # state, masks, blocks, wide
+        array(f, 4), *terms, *tiles, n, n, types.boolean,  # v, blocks, wide
     )  # fmt: skip
     dropout = (array(n, 1), n, types.float64, n)  # seed, threshold, keep, head
-    keys.compile((n, n, array(f, 4, "A"), array(f, 4), array(f, 2), types.boolean))
-    forward.compile((array(n, 2), n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3)))
-    rows = (array(f, 4), array(f, 3), array(f, 3), array(f, 4))  # vt, lse, delta, grad
-    sums = (array(f, 4), array(f, 3), array(f, 4), array(f, 3), array(f, 2), array(f, 4, "A"), array(f, 4, "A"))
-    backward.compile((n, n, n, *given, *dropout, *rows, *sums))
+    if which == "forward":
+        keys.compile((n, n, array(f, 4, "A"), array(f, 4), array(f, 2), types.boolean))
+        forward.compile((array(n, 2), n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3)))
+    elif which == "backward":
+        rows = (array(f, 4), array(f, 3), array(f, 3), array(f, 4))  # vt, lse, delta, grad
+        sums = (array(f, 4), array(f, 3), array(f, 4), array(f, 3), array(f, 2), array(f, 4, "A"), array(f, 4, "A"))
+        backward.compile((n, n, n, *given, *dropout, *rows, *sums))
+    else:
+        panels = (array(f, 1), array(n, 2))  # all numbers, and where each head's begin
+        parts = (array(f, 3), array(f, 2), array(f, 2))  # acc, top, total
+        decode.compile(
+            (n, n, n, n, n, array(f, 4), *panels, types.boolean, types.boolean, array(f, 3), *panels, *terms, *tiles,
+             n, n, n, array(f, 2), *parts)
+        )  # fmt: skip
+        gather.compile((n, n, *parts, array(f, 4), array(f, 3)))

@@ -84,7 +84,7 @@ class _Packed:
             self.put("dot:", term.q, term.k)
             self.floats.append(term.scale)
         elif isinstance(term, TanhTerm):
-            self.put("tanh:", term.a, term.w, term.b)
+            self.put("exp:" if term.exponential else "tanh:", term.a, term.w, term.b)
         elif isinstance(term, OffsetTerm):
             self.put("offset:", term.table, term.slope)
         elif isinstance(term, BiasTerm):
@@ -108,8 +108,8 @@ def unpack(code: str, tensors: list[Tensor], ints: list[int], floats: list[float
         args: list[Any] = [tensors.pop(0) if flag == "t" else None for flag in flags]
         if token == "dot":
             terms.append(DotTerm(args[0], floats.pop(0), args[1]))
-        elif token == "tanh":
-            terms.append(TanhTerm(*args))
+        elif token in ("tanh", "exp"):
+            terms.append(TanhTerm(args[0], args[1], args[2], token == "exp"))
         elif token == "offset":
             terms.append(OffsetTerm(*args))
         elif token == "bias":

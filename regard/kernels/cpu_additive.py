@@ -25,10 +25,11 @@ from torch import Tensor
 from regard.kernels import _dense as dense
 from regard.kernels import _op
 from regard.mask import Grid
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms, may_need_gradient, plain
 
 NAME = "cpu_additive"
 ROWS, BLOCK_Q, BLOCK_K = 4, 64, 512  # tiles of masks; rows of scores are BLOCK_K long
+FEW, CHUNK = 8, 4096  # queries of a decoding step, and keys of it that are worth a thread of their own
 NUMBA_MISSING = importlib.util.find_spec("numba") is None
 RANGE = {torch.float32: 33.0, torch.float64: 330.0}  # |a|, |b| up to which e^{2a}/u and e^{2b} are normal numbers
 SMALLEST = {torch.float32: 2.0**-30, torch.float64: 2.0**-60}  # |u|: the least weight beside the largest
@@ -67,7 +68,15 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
+    (tanh,) = problem.terms.tanhs
+    if tanh.exponential and (not _is_decode(problem) or may_need_gradient(tanh.a, tanh.b, tanh.w, problem.v)):
+        problem = replace(problem, terms=plain(problem.terms))
     return _op.run(NAME, problem)
+
+
+def _is_decode(p: Problem) -> bool:
+    """Few queries: keys are read as they lie, and not made ready for many."""
+    return p.queries <= FEW and not p.dropout
 
 
 class CpuAdditive:
@@ -76,21 +85,20 @@ class CpuAdditive:
     wide_out = True
 
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
-        loops, given = _loops(p.compute_dtype), _Given(p)
+        if _is_decode(p):
+            return _decode(p)
+        loops, given = _loops(p.compute_dtype, "forward"), _Given(p)
         out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=given.dtype)
         lse = torch.empty(p.batch, p.heads, p.queries, dtype=given.dtype)
-        sink = torch.full((), -torch.inf) if p.sink is None else p.sink
         tasks = _tasks(p)
-        args = (tasks.numpy(), *given.arrays(sink), out.numpy(), lse.numpy())
+        args = (tasks.numpy(), *given.arrays(given.sink()), out.numpy(), lse.numpy())
         _spread(len(tasks), given.work, lambda i, j: loops.forward(args[0], i, j, *args[1:]))
-        spoiled = given.spoiled()
-        if spoiled is not None:
-            out.masked_fill_(spoiled[..., None], torch.nan)
-            lse.masked_fill_(spoiled, torch.nan)
+        given.spoil(out, lse, given.nan_rows, given.nan_keys)
         return out, lse
 
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
-        loops, given = _loops(p.compute_dtype), _Given(p)
+        _loops(p.compute_dtype, "forward")  # the keys' exponentials
+        loops, given = _loops(p.compute_dtype, "backward"), _Given(p)
         (tanh,) = p.terms.tanhs
         grad, out = grad.to(given.dtype).contiguous(), out.to(given.dtype)
         delta = (out * grad).sum(-1)
@@ -98,7 +106,7 @@ class CpuAdditive:
         lse, delta = lse.masked_fill(blank, -torch.inf), delta.masked_fill(blank, 0.0)
         grad = grad.masked_fill(blank[..., None], 0.0) if blank.any() else grad
         g = _Gradients(given, p)
-        arrays = given.arrays(None)
+        arrays = given.arrays()
         data = [x.numpy() for x in (given.v.mT.contiguous(), lse, delta, grad, *g.tensors())]
         units = p.batch * p.kv_heads * g.splits
         _spread(units, given.work, lambda i, j: loops.backward(i, j, g.splits, *arrays, *data))
@@ -108,42 +116,29 @@ class CpuAdditive:
 _op.KERNELS[NAME] = CpuAdditive()
 
 
-class _Given:
-    """A problem as arrays for the loops: exponentials taken, broadcast dims expanded, nothing as size 0."""
+class _Terms:
+    """What the loops take of a problem besides a, b, w and v: broadcast dims expanded, nothing as size 0."""
 
     def __init__(self, p: Problem) -> None:
         (tanh,) = p.terms.tanhs
         assert tanh.b is not None
         self.p, self.dtype = p, p.compute_dtype
-        self.group = p.heads // p.kv_heads
-        self.dims = tanh.a.shape[-1]
-        a, b = tanh.a.to(self.dtype), tanh.b.to(self.dtype)
-        self.wide = not max(_largest(a), _largest(b)) <= RANGE[self.dtype]  # NaN is wide too
-        self.a, self.nan_rows, self.nan_keys = a.contiguous(), None, None
-        if self.wide:
-            self.nan_rows, self.nan_keys = a.isnan().any(-1), b.isnan().any(-1)
-        self.bt, self.top = _exponentials(b, self.wide)
-        w = F.pad(tanh.w.to(self.dtype), (0, -self.dims % 4)).expand(p.batch, p.heads, -1).contiguous()
-        self.w, self.inverse, self.gain = w, *_without_weights(w)
-        self.v = p.v.to(self.dtype).contiguous()
+        self.group, self.dims = p.heads // p.kv_heads, tanh.a.shape[-1]
+        self.a, self.b = tanh.a.to(self.dtype), tanh.b.to(self.dtype)
         self.work = p.batch * p.heads * p.queries * p.keys * self.dims
         self.state, self.masks = _tiles(p)
 
-    def arrays(self, sink: Tensor | None) -> tuple[Any, ...]:
-        """In the order the loops take them."""
+    def terms(self) -> tuple[Any, ...]:
+        """Key, bias, table, slope, positions, tile states and masks."""
         p = self.p
-        tail: tuple[Any, ...] = ()
-        if sink is not None:
-            tail = (sink.to(self.dtype).expand(p.batch, p.heads).contiguous().numpy(),)
-        seed = torch.zeros(1, dtype=torch.int64) if p.seed is None else p.seed
-        threshold = round(p.dropout * 2**32)
         positions = p.positions().expand(p.batch, -1).contiguous()
-        return (
-            self.group, self.a.numpy(), self.bt.numpy(), self.top.numpy(), self.w.numpy(), self.inverse.numpy(),
-            self.gain.numpy(), self.v.numpy(), self.key().numpy(), self.bias().numpy(), *(x.numpy() for x in self.offset()), positions.numpy(), self.state.numpy(),
-            self.masks.numpy(), BLOCK_Q, BLOCK_K, self.wide, *tail, seed.expand(p.batch).contiguous().numpy(),
-            threshold, 1 / (1 - p.dropout), p.first_head,
-        )  # fmt: skip
+        tensors = (self.key(), self.bias(), *self.offset(), positions, self.state, self.masks)
+        return tuple(x.numpy() for x in tensors)
+
+    def sink(self) -> Any:
+        p = self.p
+        sink = torch.full((1, 1), -torch.inf) if p.sink is None else p.sink
+        return sink.to(self.dtype).expand(p.batch, p.heads).contiguous().numpy()
 
     def key(self) -> Tensor:
         p = self.p
@@ -168,10 +163,10 @@ class _Given:
             return table, slope.expand(p.batch, p.heads).contiguous()
         return nothing.expand(p.batch, p.heads, p.queries, 0), nothing.expand(p.batch, p.heads).contiguous()
 
-    def spoiled(self) -> Tensor | None:
+    def spoiled(self, nan_rows: Tensor | None, nan_keys: Tensor | None) -> Tensor | None:
         """Rows that must be NaN, [B, H, L]: their own query is, or a key they see."""
         p = self.p
-        bad_rows, bad_keys = _either(self.nan_rows, p.bad_rows), _either(self.nan_keys, p.bad_keys)
+        bad_rows, bad_keys = _either(nan_rows, p.bad_rows), _either(nan_keys, p.bad_keys)
         if not any(bad is not None and bool(bad.any()) for bad in (bad_rows, bad_keys)):
             return None
         whole = replace(p, bad_keys=bad_keys, bad_rows=bad_rows)
@@ -179,9 +174,41 @@ class _Given:
             return dense.spoiled(whole, None)
         chunks = []
         for rows in torch.arange(p.queries).split(BLOCK_Q):
-            part = replace(whole, rows=rows, queries=len(rows), bad_rows=bad_rows[:, :, rows])
+            bad = None if bad_rows is None else bad_rows[:, :, rows]
+            part = replace(whole, rows=rows, queries=len(rows), bad_rows=bad)
             chunks.append(dense.spoiled(part, dense.visible(part)).expand(p.batch, p.heads, -1))
         return torch.cat(chunks, -1)
+
+    def spoil(self, out: Tensor, lse: Tensor, nan_rows: Tensor | None = None, nan_keys: Tensor | None = None) -> None:
+        spoiled = self.spoiled(nan_rows, nan_keys)
+        if spoiled is not None:
+            out.masked_fill_(spoiled[..., None], torch.nan)
+            lse.masked_fill_(spoiled, torch.nan)
+
+
+class _Given(_Terms):
+    """A problem as arrays for the loops over many queries: exponentials of the keys taken, keys last."""
+
+    def __init__(self, p: Problem) -> None:
+        super().__init__(p)
+        (tanh,) = p.terms.tanhs
+        self.wide = not max(_largest(self.a), _largest(self.b)) <= RANGE[self.dtype]  # NaN is wide too
+        self.nan_rows, self.nan_keys = (x.isnan().any(-1) if self.wide else None for x in (self.a, self.b))
+        self.a = self.a.contiguous()
+        self.bt, self.top = _exponentials(self.b, self.wide)
+        self.w = F.pad(tanh.w.to(self.dtype), (0, -self.dims % 4)).expand(p.batch, p.heads, -1).contiguous()
+        self.inverse, self.gain = _without_weights(self.w)
+        self.v = p.v.to(self.dtype).contiguous()
+
+    def arrays(self, *sink: Any) -> tuple[Any, ...]:
+        """In the order the loops take them."""
+        p = self.p
+        seed = torch.zeros(1, dtype=torch.int64) if p.seed is None else p.seed
+        tensors = (self.a, self.bt, self.top, self.w, self.inverse, self.gain, self.v)
+        return (
+            self.group, *(x.numpy() for x in tensors), *self.terms(), BLOCK_Q, BLOCK_K, self.wide, *sink,
+            seed.expand(p.batch).contiguous().numpy(), round(p.dropout * 2**32), 1 / (1 - p.dropout), p.first_head,
+        )  # fmt: skip
 
 
 class _Gradients:
@@ -231,6 +258,39 @@ class _Gradients:
         return replace(p, terms=Terms(tuple(terms), None, None), v=v, sink=sink)
 
 
+def _decode(p: Problem) -> tuple[Tensor, Tensor]:
+    """Few queries against many keys: every key and value is read once, heads and chunks of keys side by side."""
+    loops, given = _loops(p.compute_dtype, "decode"), _Terms(p)
+    (tanh,) = p.terms.tanhs
+    w = tanh.w.to(given.dtype).expand(p.batch, p.heads, -1).contiguous()
+    wide = not _largest(given.a) <= RANGE[given.dtype]
+    panels = p.batch * p.kv_heads
+    chunks = max(1, min(-(-2 * torch.get_num_threads() // panels), p.keys // CHUNK))
+    chunk = -(-p.keys // chunks // BLOCK_K) * BLOCK_K
+    rows = -(-given.group * p.queries // ROWS) * ROWS
+    acc = torch.zeros(panels * chunks, rows, p.v.shape[-1], dtype=given.dtype)
+    parts = [x.numpy() for x in (acc, acc.new_empty(acc.shape[:2]), acc.new_empty(acc.shape[:2]))]
+    args = (
+        chunks, chunk, given.group, given.a.contiguous().numpy(), *_panels(given.b), tanh.exponential, wide,
+        w.numpy(), *_panels(p.v.to(given.dtype)), *given.terms(), BLOCK_K, p.keys, given.dims, given.sink(), *parts,
+    )  # fmt: skip
+    _spread(panels * chunks, 4 * given.work, lambda i, j: loops.decode(i, j, *args))
+    out = acc.new_empty(p.batch, p.heads, p.queries, p.v.shape[-1])
+    lse = acc.new_empty(out.shape[:3])
+    loops.gather(chunks, given.group, *parts, out.numpy(), lse.numpy())
+    given.spoil(out, lse)
+    return out, lse
+
+
+def _panels(x: Tensor) -> tuple[Any, Any]:
+    """[B, K, S, D] as one row of numbers and where each [S, D] begins, without a copy if these are dense."""
+    x = x if x.stride()[2:] == (x.shape[-1], 1) else x.contiguous()
+    (batch, heads, *_), (by_batch, by_head, *_) = x.shape, x.stride()
+    at = torch.arange(batch)[:, None] * by_batch + torch.arange(heads) * by_head
+    size = (batch - 1) * by_batch + (heads - 1) * by_head + x.shape[-1] * x.shape[-2]
+    return x.as_strided((size,), (1,)).numpy(), at.numpy()
+
+
 def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
     dims = [d for d in range(x.ndim) if shape[d] == 1 and x.shape[d] != 1]
     return x.sum(dims, keepdim=True) if dims else x
@@ -247,7 +307,7 @@ def _exponentials(b: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
     bt = b.new_empty(batch, kv_heads, padded, keys)
     bt[:, :, dims:] = 0
     top = b.new_zeros(batch * kv_heads, padded)
-    loops, args = _loops(b.dtype), (b.numpy(), bt.numpy(), top.numpy(), wide)
+    loops, args = _loops(b.dtype, "forward"), (b.numpy(), bt.numpy(), top.numpy(), wide)
     _spread(batch * kv_heads, 16 * b.numel(), lambda i, j: loops.keys(i, j, *args))
     return bt, top.view(batch, kv_heads, padded)
 
@@ -351,21 +411,21 @@ def _spread(count: int, work: int, f: Callable[[int, int], None]) -> None:
 _compiling = threading.Lock()
 
 
-def _loops(dtype: torch.dtype) -> Any:
+def _loops(dtype: torch.dtype, which: str) -> Any:
     with _compiling:
-        return _compiled(str(dtype).removeprefix("torch."))
+        return _compiled(str(dtype).removeprefix("torch."), which)
 
 
-@lru_cache(2)
-def _compiled(real: str) -> Any:
-    """The loops for a dtype; says so if compiling them takes more than a second."""
+@lru_cache(6)
+def _compiled(real: str, which: str) -> Any:
+    """The loops, with this one ready for a dtype; says so if compiling them takes more than a second."""
     notice = threading.Timer(1.0, _say_compiling)
     notice.daemon = True
     notice.start()
     try:
         from regard.kernels import _numba_additive as loops
 
-        loops.prepare(real)
+        loops.prepare(real, which)
     finally:
         notice.cancel()
     return loops

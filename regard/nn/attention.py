@@ -5,7 +5,7 @@ Shapes: N batch, L queries, S keys, E model width; heads are split inside. Seque
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,13 +62,13 @@ class Cache:
             for room, part in zip(self.tensors, parts, strict=True):
                 room.index_copy_(-2, at, part)
             self.length += count
-            return KeyValues(Keys(tuple(self.tensors[:-1]), trusted=True), self.tensors[-1])
+            return KeyValues(replace(new.keys, tensors=tuple(self.tensors[:-1]), trusted=True), self.tensors[-1])
         self._make_room(self.length + count)
         for room, part in zip(self.tensors, parts, strict=True):
             room[..., self.length : self.length + count, :] = part
         self.length += count
         seen = [t[..., : self.length, :] for t in self.tensors]
-        return KeyValues(Keys(tuple(seen[:-1]), trusted=True), seen[-1])
+        return KeyValues(replace(new.keys, tensors=tuple(seen[:-1]), trusted=True), seen[-1])
 
     def reorder(self, items: Tensor) -> None:
         """Keep these batch items, in this order (beam search); items may repeat."""
@@ -212,7 +212,8 @@ class MultiHeadAttention(nn.Module):
     def keys_values(self, key: Tensor, value: Tensor | None = None, *, start: int | Tensor = 0) -> KeyValues:
         """Project and lower a sequence once, to be attended to many times (cross-attention while decoding)."""
         k, v = self._project(key, value)
-        return KeyValues(self.score.keys(k, start), v)
+        needed = torch.is_grad_enabled() and any(t.requires_grad for t in (k, v))
+        return KeyValues(self.score.keys(k, start) if needed else self.score.cached_keys(k, start), v)
 
     def new_cache(self, batch: int, max_length: int) -> Cache:
         """A cache of fixed size for this layer, on its device and in its dtype."""
@@ -220,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         with torch.no_grad():
             nothing = weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
             cache = Cache(max_length)
-            cache.allocate((*self.score.keys(nothing).tensors, nothing))
+            cache.allocate((*self.score.cached_keys(nothing).tensors, nothing))
         return cache
 
     def _project(self, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
