@@ -1,14 +1,16 @@
 # make demo    set up, then show attention at work
 # make test    set up, then lint, types and every test
 # make check   the fast subset of it, to run often
-# make bench   speed and memory as ratios against PyTorch's own attention, eager code and torch.compile
+# make bench   speed and memory on this CPU as ratios against PyTorch's own attention, eager code, torch.compile, Keras
+#              and the physical limit; a quarter of an hour; rewrites benchmarks/results/cpu.json and the plots of docs/
+# make bench-gpu   the same on a CUDA GPU, with FlexAttention
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test check lint bench clean
+.PHONY: demo test check lint bench bench-gpu clean
 .DEFAULT_GOAL := demo
 
 $(READY): pyproject.toml constraints.txt
@@ -32,7 +34,12 @@ check: lint
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 bench: $(READY)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py --json
+	$(BIN)/python benchmarks/plots.py
+
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python benchmarks/plots.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
