@@ -117,9 +117,9 @@ def trained(name: str, heads: int, n: int, d: int, device: str = "cpu") -> Calla
 def multiply_adds(what: str, heads: int, n: int, d: int, backward: bool = False) -> float:
     """Multiplications and fused multiply-adds that cannot be saved: see "What it costs" in docs/kernels.md.
 
-    Additive: nine for four hidden units forward; backward these again and 24 for the gradients. A context takes d, and
+    Additive: nine for four hidden units forward; backward these again and 21 for the gradients. A context takes d, and
     backward 2 d. A dot product: d forward, and backward that again and 2 d.
     """
-    scores = {"additive": (9 / 4, 9 / 4 + 24 / 4), "relative": (1, 3), "dot": (1, 3)}[what]
+    scores = {"additive": (9 / 4, 9 / 4 + 21 / 4), "relative": (1, 3), "dot": (1, 3)}[what]
     each = (scores[0] + 1) * d + backward * (scores[1] + 2) * d
     return heads * n * n * each

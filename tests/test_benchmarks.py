@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,14 @@ def run(script, *arguments, **environment):
     env = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
     return subprocess.run(command, env=env, capture_output=True, text=True, encoding="utf-8", check=False)
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import tables
+
+    return tables
 
 
 @pytest.mark.slow
@@ -93,8 +102,89 @@ def test_keras_does_the_same_work(peers, monkeypatch, tmp_path):
 
 
 def test_the_limit_counts_what_the_page_counts(peers):
-    """Per pair of 64 hidden units and value dims: 9/4 and 1 forward; 9/4 + 6 and 2 more backward."""
+    """Per pair of 64 hidden units and value dims: 9/4 and 1 forward; 9/4 + 21/4 and 2 more backward."""
     assert peers.multiply_adds("additive", 1, 1, 64) == 64 * 3.25
-    assert peers.multiply_adds("additive", 2, 3, 64, backward=True) == 18 * 64 * (3.25 + 10.25)
+    assert peers.multiply_adds("additive", 2, 3, 64, backward=True) == 18 * 64 * (3.25 + 9.5)
     assert peers.multiply_adds("dot", 1, 10, 64, backward=True) == 100 * 64 * 7
     assert math.isclose(peers.multiply_adds("relative", 1, 10, 64), 100 * 64 * 2)
+
+
+# --- docs/kernels.md ---
+
+PAGE = ROOT / "docs" / "kernels.md"
+
+
+def block(name):
+    page = PAGE.read_text(encoding="utf-8")
+    return page.split(f"<!-- {name}:begin -->")[1].split(f"<!-- {name}:end -->")[0].strip()
+
+
+@pytest.mark.parametrize("name", ["series", "terms", "floors", "tensor", "cpu", "gpu", "exponents"])
+def test_the_page_quotes_the_results(tables, name):
+    """No measured number is typed by hand; `python benchmarks/plots.py` writes them anew."""
+    text = tables.TABLES[name](BENCHMARKS / "results")
+    if text is None:
+        assert "Not measured yet" in block(name)
+    else:
+        assert block(name) == text
+
+
+def test_the_pages_pictures_are_there_and_small():
+    names = re.findall(r"\]\(img/(\S+?)\)", PAGE.read_text(encoding="utf-8"))
+    assert {"kernel-series-error.svg", "kernel-fraction-error.svg"} <= set(names)
+    for name in names:
+        assert (ROOT / "docs" / "img" / name).stat().st_size < 150_000
+
+
+def test_the_range_on_the_page_is_the_kernels():
+    from regard.kernels import cpu_additive
+
+    page = PAGE.read_text(encoding="utf-8")
+    for limit in cpu_additive.RANGE.values():
+        assert re.search(rf"\\\|[abx]\\\| ≤ {limit:g}\b", page)
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder of results as the commands write them, with made-up numbers."""
+    x = [512, 1024, 2048]
+    about = {"cpu": "a CPU", "gpu": "a GPU", "threads": 2, "torch": "2", "numba": "0", "keras": "3", "vectors": "V"}
+    sweep = {"x": x, "heads": 8, "n": 512, "d": 64, "dtype": "float32"}
+    values = {"additive": [1.0, 4.0, 16.0], "additive eager": [9.0, None, None]}
+    exponents = {"additive": 2.0, "additive eager": None}
+    both = [{**sweep, "over": over, "ms": values, "exponents": exponents} for over in ("n", "d")]
+    memory = [{**sweep, "over": "n", "bytes": values, "exponents": exponents}]
+    rows = [{"what": "additive, forward", "ms": {"regard": 1.0, "eager": 50.0, "limit": 0.5}}]
+    ceilings = {"multiply_adds_per_second": 1e11, "bytes_per_second": 1e10}
+    whole = {
+        "machine": {**about, "date": "today"},
+        "sweeps": both,
+        "memory": memory,
+        "rows": rows,
+        "ceilings": ceilings,
+    }
+    for name in ("cpu", "h200-sweeps"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(whole))
+    return tmp_path
+
+
+def test_tables_from_results(tables, results):
+    assert "| additive, forward | 1.00 | 50.00 | 0.50 |" in tables.cpu(results)
+    assert "| cpu, float32, time against n | 2.00 | – |" in tables.exponents(results)
+    assert tables.terms(results) is None and tables.gpu(results) is None
+
+
+@pytest.mark.slow
+def test_plots_are_drawn_from_what_there_is(results, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "img"
+    done = run("plots.py", "--results", results, "--out", out)
+    assert done.returncode == 0, done.stderr
+    drawn = {"series-error", "fraction-error", "time-cpu", "time-h200", "memory"}
+    assert {path.name for path in out.iterdir()} == {f"kernel-{name}.svg" for name in drawn}
+    first = {path.name: path.read_bytes() for path in out.iterdir()}
+    (results / "cpu.json").write_text(json.dumps({"machine": {}, "rows": []}))
+    (results / "h200-sweeps.json").unlink()
+    again = run("plots.py", "--results", results, "--out", out)
+    assert again.returncode == 0 and "kernel-memory: left out" in again.stdout, again.stderr
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == first  # the same numbers, the same files
