@@ -13,10 +13,10 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from regard.kernels import reference
+from regard.kernels import reference, sdpa
 from regard.kernels.reference import Steps
-from regard.mask import Mask, Shape, as_mask, broadcast_pairs
-from regard.plan import BACKENDS, Choice, Plan, choose
+from regard.mask import Causal, Mask, Shape, as_mask, broadcast_pairs
+from regard.plan import BACKENDS, Choice, Plan, choose, is_plain
 from regard.score import Dot, PerHead, Score
 from regard.terms import (
     BiasTerm,
@@ -106,6 +106,10 @@ def attend(
     tensor([[[0.7311, 0.2689],
              [0.2689, 0.7311]]])
     """
+    if backend == "auto" and sink is None and not return_logsumexp and type(dropout) in (float, int) and not dropout:
+        plain = _plain_dot(q, k, v, score, mask, offset)
+        if plain is not None:
+            return plain
     call = _check(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend)
     results = [choice.run() for choice in call.choices]
     out = _join([out for out, _ in results], call.batch)
@@ -193,6 +197,19 @@ def select_rows(p: Problem, rows: Tensor) -> Problem:
     )
 
 
+def _plain_dot(
+    q: Tensor, k: Tensor | Keys, v: Tensor, score: Score, mask: Mask | Tensor | None, offset: int | Tensor
+) -> Tensor | None:
+    """The most usual call by the shortest way, or None if this is another: planning would take longer than running."""
+    if type(score) is not Dot or type(offset) is not int or not isinstance(k, Tensor) or not is_plain(q, k, v):
+        return None
+    if mask is None:
+        return sdpa.dot(q, k, v, score.scale)
+    if type(mask) is Causal and offset == 0 and _all_finite(q, v, k):
+        return sdpa.dot(q, k, v, score.scale, causal=True)
+    return None
+
+
 # --- checks ---
 
 
@@ -215,15 +232,15 @@ def _check(
     if not isinstance(score, Score):
         raise TypeError(f"score must be a regard.score.Score, such as Dot(), got {type(score).__name__}")
     _check_number("dropout", dropout, 0, 1)
+    lowered = isinstance(k, Keys)
     key_tensors = k.tensors if isinstance(k, Keys) else (k,)
     _check_tensors(q, key_tensors, v)
     q, key_tensors, v = _autocast(q, key_tensors, v)
-    for name, x in (("k", t) for t in (*key_tensors, v)):
+    for x in (*key_tensors, v):
         if x.dtype != q.dtype:
-            raise TypeError(f"q, {name} and v must have one dtype, got {q.dtype} and {x.dtype}")
+            raise TypeError(f"q, k and v must have one dtype, got {q.dtype} and {x.dtype}")
     shape = _shape(q, key_tensors, v)
     kv_heads = v.shape[-3]
-    lowered = isinstance(k, Keys)
     score.check(shape.heads, q.shape[-1], kv_heads, None if lowered else key_tensors[0].shape[-1])
     if lowered and len(key_tensors) != score.key_tensors:
         raise ValueError(
@@ -236,8 +253,10 @@ def _check(
     bad_keys, bad_rows = None, None
     if bound is not None and not (isinstance(k, Keys) and k.trusted):
         q, v, keys, bad_keys, bad_rows = _guard(q, v, keys, _places(score, len(keys), kv_heads, lowered))
+    keys_or_k = replace(k, tensors=tuple(keys)) if isinstance(k, Keys) else keys[0]
+    terms = Terms(()) if isinstance(score, PerHead) else _join_terms(score, q, keys_or_k, offset, v, kv_heads, shape)
     whole = Problem(
-        Terms(()),
+        terms,
         v,
         shape.heads,
         shape.queries,
@@ -251,9 +270,9 @@ def _check(
         bad_rows,
         0,
         need_logsumexp,
+        _learned_biases(terms),
     )
-    flat = replace(k, tensors=tuple(keys)) if isinstance(k, Keys) else keys[0]
-    problems = _lower(whole, score, q, flat, shape)
+    problems = _groups(whole, score, q, keys_or_k, shape) if isinstance(score, PerHead) else (whole,)
     return _Call(problems, shape.batch, backend)
 
 
@@ -421,46 +440,59 @@ def _wide(x: Tensor) -> torch.dtype:
 # --- lowering ---
 
 
-def _lower(whole: Problem, score: Score, q: Tensor, k: Tensor | Keys, shape: Shape) -> tuple[Problem, ...]:
-    if not isinstance(score, PerHead):
-        keys = k if isinstance(k, Keys) else score.keys(k)
-        return (_with_terms(whole, join(score.queries(q, whole.offset), keys), shape),)
+def _groups(whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, shape: Shape) -> tuple[Problem, ...]:
+    """A problem per group of heads."""
     problems = []
     parts = score.split(k) if isinstance(k, Keys) else None
     for i, (heads, kv, part) in enumerate(score.slices(whole.kv_heads)):
-        keys = parts[i] if parts is not None else part.keys(k[:, kv])  # type: ignore[index]
-        problem = replace(
-            whole,
-            v=whole.v[:, kv],
-            heads=heads.stop - heads.start,
-            first_head=heads.start,
-            mask=None if whole.mask is None else whole.mask.for_heads(heads),
-            sink=whole.sink if whole.sink is None or whole.sink.shape[1] == 1 else whole.sink[:, heads],
-            bad_keys=None if whole.bad_keys is None else whole.bad_keys[:, kv],
-            bad_rows=None if whole.bad_rows is None else whole.bad_rows[:, heads],
+        keys = parts[i] if parts is not None else k[:, kv]  # type: ignore[index]
+        count, v = heads.stop - heads.start, whole.v[:, kv]
+        some = replace(shape, heads=count)
+        terms = _join_terms(part, q[:, heads], keys, whole.offset, v, v.shape[1], some)
+        problems.append(
+            replace(
+                whole,
+                terms=terms,
+                v=v,
+                heads=count,
+                first_head=heads.start,
+                mask=None if whole.mask is None else whole.mask.for_heads(heads),
+                sink=whole.sink if whole.sink is None or whole.sink.shape[1] == 1 else whole.sink[:, heads],
+                bad_keys=None if whole.bad_keys is None else whole.bad_keys[:, kv],
+                bad_rows=None if whole.bad_rows is None else whole.bad_rows[:, heads],
+                need_bias_gradient=_learned_biases(terms),
+            )
         )
-        terms = join(part.queries(q[:, heads], whole.offset), keys)
-        problems.append(_with_terms(problem, terms, replace(shape, heads=problem.heads)))
     return tuple(problems)
 
 
-def _with_terms(p: Problem, terms: Terms, shape: Shape) -> Problem:
-    """Check what a score brought along itself: biases and a value table."""
-    if terms.values is not None and terms.values.shape[-1] != p.v.shape[-1]:
+def _join_terms(
+    score: Score, q: Tensor, k: Tensor | Keys, offset: int | Tensor, v: Tensor, kv_heads: int, shape: Shape
+) -> Terms:
+    """The lowered score, and checks of what it brought along itself: biases and a value table."""
+    terms = join(score.queries(q, offset), k if isinstance(k, Keys) else score.keys(k))
+    if terms.values is not None and terms.values.shape[-1] != v.shape[-1]:
         raise ValueError(
-            f"Relative(values=True) was made for value_dim={terms.values.shape[-1]}, got values with "
-            f"{p.v.shape[-1]} dims"
+            f"Relative(values=True) was made for value_dim={terms.values.shape[-1]}, got values with {v.shape[-1]} dims"
         )
+    bias = False
     for term in terms.terms:
-        _check_joined(term, p)
-    if not terms.biases:
-        return replace(p, terms=terms)
-    bound = tuple(BiasTerm(_pairs(t.bias, p, shape)) if isinstance(t, BiasTerm) else t for t in terms.terms)
-    terms = replace(terms, terms=bound)
-    return replace(p, terms=terms, need_bias_gradient=may_need_gradient(*(t.bias for t in terms.biases)))
+        _check_joined(term, kv_heads)
+        bias = bias or isinstance(term, BiasTerm)
+    if not bias:
+        return terms
+    return replace(
+        terms,
+        terms=tuple(BiasTerm(_pairs(t.bias, v.shape[0], shape)) if isinstance(t, BiasTerm) else t for t in terms.terms),
+    )
 
 
-def _check_joined(term: Term, p: Problem) -> None:
+def _learned_biases(terms: Terms) -> bool:
+    biases = terms.biases
+    return len(biases) == 0 or may_need_gradient(*(t.bias for t in biases))
+
+
+def _check_joined(term: Term, kv_heads: int) -> None:
     """Do the two halves of a term fit? They may come from a cache."""
     dims, made = 1, None
     if isinstance(term, DotTerm):
@@ -469,15 +501,15 @@ def _check_joined(term: Term, p: Problem) -> None:
         dims, made = term.a.shape[-1], term.b
     elif isinstance(term, KeyTerm):
         made = term.c
-    if made is not None and (made.shape[1] != p.kv_heads or made.shape[-1] != dims):
+    if made is not None and (made.shape[1] != kv_heads or made.shape[-1] != dims):
         raise ValueError(
-            f"the lowered keys have {made.shape[1]} heads of {made.shape[-1]} dims where {p.kv_heads} heads of {dims} "
+            f"the lowered keys have {made.shape[1]} heads of {made.shape[-1]} dims where {kv_heads} heads of {dims} "
             "are needed; were they made by another score?"
         )
 
 
-def _pairs(bias: Tensor, p: Problem, shape: Shape) -> Tensor:
+def _pairs(bias: Tensor, batch: int, shape: Shape) -> Tensor:
     """[B|1, H|1, L|1, S|1] of a bias with the caller's batch dims, or made from q with the flattened one."""
-    if len(shape.batch) != 1 and bias.ndim == 4 and bias.shape[0] == p.batch != 1:
-        return broadcast_pairs("Bias", bias, replace(shape, batch=(p.batch,)))
+    if len(shape.batch) != 1 and bias.ndim == 4 and bias.shape[0] == batch != 1:
+        return broadcast_pairs("Bias", bias, replace(shape, batch=(batch,)))
     return broadcast_pairs("Bias", bias, shape)

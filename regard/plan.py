@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from regard.kernels import blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
@@ -77,6 +78,32 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
             return Choice(problem, name, refusals, folded)
         refusals[name] = why
     raise AssertionError("the reference refuses nothing")
+
+
+def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Are these [B, H, L, D] as PyTorch's own attention takes them, so that a dot product needs no further plan?
+
+    Checks, lowering and planning cost more than a small attention itself. Anything unusual, right or wrong, is not
+    plain: grouped heads, other batch dims, empty, of several dtypes, under autocast.
+    """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        return False
+    shape, key_shape, dtype, device = q.shape, k.shape, q.dtype, q.device
+    return (
+        len(shape) == 4
+        and key_shape == v.shape
+        and len(key_shape) == 4
+        and shape[0] == key_shape[0]
+        and shape[1] == key_shape[1]
+        and shape[3] == key_shape[3]
+        and q.numel() != 0
+        and k.numel() != 0
+        and dtype == k.dtype == v.dtype
+        and dtype.is_floating_point
+        and device == k.device
+        and device == v.device
+        and not torch.is_autocast_enabled(device.type)
+    )
 
 
 def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:

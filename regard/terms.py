@@ -143,11 +143,11 @@ def join(queries: Queries, keys: Keys) -> Terms:
     terms: list[Term] = []
     for term in queries.terms:
         if isinstance(term, DotTerm):
-            terms.append(replace(term, k=tensors.pop(0)))
+            terms.append(DotTerm(term.q, term.scale, tensors.pop(0)))
         elif isinstance(term, TanhTerm):
             terms.append(replace(term, b=tensors.pop(0), exponential=keys.exponential))
         elif isinstance(term, KeyTerm):
-            terms.append(replace(term, c=tensors.pop(0)))
+            terms.append(KeyTerm(tensors.pop(0)))
         else:
             terms.append(term)
     if tensors:
@@ -170,6 +170,8 @@ def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
 
     Also says, in words, what it did.
     """
+    if len(terms.terms) == 1 and not isinstance(getattr(terms.terms[0], "scale", None), Tensor):
+        return terms, ()
     dots, tanhs = terms.dots, terms.tanhs
     if len(dots) <= 1 and len(tanhs) <= 1 and not any(isinstance(t.scale, Tensor) for t in dots):
         return terms, ()

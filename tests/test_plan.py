@@ -8,7 +8,7 @@ from cases import SCORES, Sizes, refusal, score, tensors
 
 import regard
 from regard.mask import Causal, Documents, Lengths, Window
-from regard.plan import GPU_ONLY, KERNELS
+from regard.plan import GPU_ONLY, KERNELS, is_plain
 from regard.score import Additive, ALiBi, Bias, Cosine, Dot, General, Key, PerHead, Relative, Rotary, Softcap
 
 Q, K, V = torch.zeros(2, 4, 16, 8), torch.zeros(2, 2, 24, 8), torch.zeros(2, 2, 24, 8)
@@ -22,6 +22,44 @@ def plan(**options):
 def long(n, **options):
     q = torch.zeros(1, 1, 1, 8).expand(1, 4, n, 8)
     return plan(q=q, k=q, v=q, **options)
+
+
+# --- the short way: a plain dot product goes past the planner, and must not show ---
+
+PLAIN = {  # shapes of q, k and v, and whether they are plain
+    "square": ((2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8), True),
+    "cross": ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), True),
+    "one": ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1), True),
+    "grouped": ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), False),
+    "value dims": ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 3), False),
+    "no batch": ((4, 5, 8), (4, 7, 8), (4, 7, 8), False),
+    "broadcast": ((2, 4, 5, 8), (1, 4, 7, 8), (1, 4, 7, 8), False),
+    "no queries": ((2, 4, 0, 8), (2, 4, 7, 8), (2, 4, 7, 8), False),
+    "no keys": ((2, 4, 5, 8), (2, 4, 0, 8), (2, 4, 0, 8), False),
+    "no dims": ((2, 4, 5, 0), (2, 4, 7, 0), (2, 4, 7, 0), False),
+}
+
+
+@pytest.mark.parametrize("mask", [None, Causal()], ids=str)
+@pytest.mark.parametrize("score", [Dot(), Dot(scale=0.3)], ids=str)
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_short_way_is_the_planned_one(name, score, mask):
+    *shapes, plain = PLAIN[name]
+    q, k, v = (torch.randn(s) for s in shapes)
+    assert is_plain(q, k, v) == plain
+    (chosen,) = regard.plan(q, k, v, score=score, mask=mask).choices
+    assert chosen.kernel == "sdpa" or not plain
+    out = regard.attend(q, k, v, score=score, mask=mask)
+    assert torch.equal(out, chosen.run()[0].view_as(out))
+    torch.testing.assert_close(out, regard.attend(q, k, v, score=score, mask=mask, backend="reference"))
+
+
+def test_autocast_and_mixed_dtypes_are_not_plain():
+    q = torch.randn(1, 1, 2, 8)
+    assert is_plain(q, q, q) and not is_plain(q, q, q.double()) and not is_plain(*[q.long()] * 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not is_plain(q, q, q)
+        assert regard.attend(q, q, q).dtype == torch.bfloat16
 
 
 # the plan, the kernel that must be chosen, and a word of the reason PyTorch's kernel is not (None: it is)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.kernels import _dense as dense
 from regard.mask import Causal, Mask
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, may_need_gradient
+from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, may_need_gradient
 
 NAME = "sdpa"
 MASK_BYTES, BIAS_BYTES = 64 * 2**20, 16 * 2**20
@@ -20,9 +20,10 @@ MASK_BYTES, BIAS_BYTES = 64 * 2**20, 16 * 2**20
 
 def refuses(problem: Problem) -> str | None:
     p, terms = problem, problem.terms
-    if terms.tanhs:
+    kinds = {type(t) for t in terms.terms}
+    if TanhTerm in kinds:
         return "it knows no tanh term"
-    if not terms.dots:
+    if DotTerm not in kinds:
         return "the score has no dot term"
     if terms.cap is not None:
         return "it has no softcap"
@@ -36,9 +37,11 @@ def refuses(problem: Problem) -> str | None:
         return "it has no attention sink"
     if not p.batch or not p.queries or not p.keys or not p.v.shape[-1]:
         return "the problem is empty"
-    if _extras(p) and p.dtype in (torch.float16, torch.bfloat16):
+    if len(kinds) == 1 and p.mask is None:
+        return None
+    if len(kinds) > 1 and p.dtype in (torch.float16, torch.bfloat16):
         return f"it would round offset, bias and key terms to {str(p.dtype).removeprefix('torch.')}"
-    if _extras(p) and may_need_gradient(*_extra_tensors(p)):
+    if len(kinds) > 1 and may_need_gradient(*_extra_tensors(p)):
         return "it has no fused gradient for offset, bias and key terms"
     for what, size, limit in zip(("mask", "bias"), _dense_bytes(p), (MASK_BYTES, BIAS_BYTES), strict=True):
         if size > limit:
@@ -73,8 +76,14 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     return _poison(out, p, seen, causal), None
 
 
+def dot(q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool = False) -> Tensor:
+    """Plain dot-product attention of [B, H, L, D] tensors: what ``run`` comes to where there is nothing to prepare."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+
+
 def _extras(p: Problem) -> bool:
-    return any(isinstance(t, (OffsetTerm, BiasTerm, KeyTerm)) for t in p.terms.terms)
+    """Is there anything beside the dot term?"""
+    return len(p.terms.terms) > 1
 
 
 def _extra_tensors(p: Problem) -> list[Tensor | None]:
