@@ -13,6 +13,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from regard.kernels import _guard as guard
 from regard.kernels import reference, sdpa
 from regard.kernels.reference import Steps
 from regard.mask import Causal, Mask, Shape, as_mask, broadcast_pairs
@@ -205,9 +206,11 @@ def _plain_dot(
         return None
     if mask is None:
         return sdpa.dot(q, k, v, score.scale)
-    if type(mask) is Causal and offset == 0 and _all_finite(q, v, k):
-        return sdpa.dot(q, k, v, score.scale, causal=True)
-    return None
+    if type(mask) is not Causal or offset != 0:
+        return None
+    q, v, (k,), bad_keys, bad_rows = _guard(q, v, [k], [slice(0, k.shape[1])])
+    out = sdpa.dot(q, k, v, score.scale, causal=True)
+    return out if bad_keys is None or bad_rows is None else sdpa.spoil_causal(out, bad_keys, bad_rows)
 
 
 # --- checks ---
@@ -395,6 +398,8 @@ def _guard(
     would see it too. Kernels put NaN back into the pairs that are visible. On a CPU a sum tells cheaply that
     there is nothing to do; where data may not be looked at (compiled, vmapped, on a GPU) everything is cleaned.
     """
+    if guard.fits(q, v, *keys):
+        return guard.clean(q, v, keys, places)
     if _all_finite(q, v, *keys):
         return q, v, keys, None, None
     sums = _sum(v)

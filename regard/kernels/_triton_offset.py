@@ -592,12 +592,12 @@ def combine(PARTS, LSES, OUT, LSE, n, splits, DV: tl.constexpr, BDV: tl.constexp
 
 @triton.jit(do_not_specialize=VARY)
 def spoil(
-    OUT, LSE, BAD_KEYS, BAD_ROWS, ANY, ITEMS, QID, KID, idb_q, idb_k,
+    OUT, LSE, BAD_KEYS, BAD_ROWS, ITEMS, QID, KID, idb_q, idb_k,
     H, G, L, S, offset, limit, prefix, left, right,
     DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PER_ITEM: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr,
 ):  # fmt: skip
-    """NaN into the rows that see a bad key, or are bad and see anything. Looks no further if nothing is bad."""
+    """NaN into the rows that see a bad key, or are bad and see anything. Looks at no pair if nothing is bad."""
     blocks = tl.cdiv(L, BM)
     bh = (tl.program_id(0) // blocks).to(tl.int64)
     i0 = tl.program_id(0) % blocks * BM
@@ -610,9 +610,15 @@ def spoil(
         KID += b * idb_k
     q_ids = _ids(QID, rows, L, DOCS)
     BAD_KEYS += (b * (H // G) + kv) * S
+    bad_row = tl.load(BAD_ROWS + bh * L + rows, mask=rows < L, other=0).to(tl.int32)
+    marked = tl.zeros([1024], tl.int32)
+    for j0 in range(0, S, 1024):
+        cols = j0 + tl.arange(0, 1024)
+        marked = tl.maximum(marked, tl.load(BAD_KEYS + cols, mask=cols < S, other=0).to(tl.int32))
+    any_bad = tl.maximum(tl.max(marked, 0), tl.max(bad_row, 0))
     sees = tl.zeros([BM], tl.int32)
     sees_bad = tl.zeros([BM], tl.int32)
-    for n in range(tl.where(tl.load(ANY) != 0, tl.cdiv(limit, BN), 0)):
+    for n in range(tl.where(any_bad != 0, tl.cdiv(limit, BN), 0)):
         cols = n * BN + near_j
         k_ids = _ids(KID, cols, S, DOCS)
         seen = _visible(
@@ -623,7 +629,6 @@ def spoil(
         bad = tl.load(BAD_KEYS + cols, mask=cols < S, other=0).to(tl.int32)
         sees = tl.maximum(sees, tl.max(seen, 1))
         sees_bad = tl.maximum(sees_bad, tl.max(seen * bad[None, :], 1))
-    bad_row = tl.load(BAD_ROWS + bh * L + rows, mask=rows < L, other=0).to(tl.int32)
     spoiled = (sees_bad + bad_row * sees) > 0
     nan = tl.full([BM], float("nan"), tl.float32)
     tl.store(LSE + bh * L + rows, nan, mask=spoiled)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.kernels import _dense as dense
+from regard.kernels import _guard as guard
 from regard.mask import Causal, Mask
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, may_need_gradient
 
@@ -122,13 +123,21 @@ def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tenso
     if p.bad_keys is None or p.bad_rows is None:
         return out
     if causal:
-        before = dense.heads(p.bad_keys, p).cummax(-1).values
-        if p.queries > p.keys:
-            before = torch.cat((before, before[..., -1:].expand(-1, -1, p.queries - p.keys)), -1)
-        bad = before[..., : p.queries] | p.bad_rows
-    else:
-        bad = dense.spoiled(p, seen)
-    return out.masked_fill(bad[..., None], float("nan"))
+        return spoil_causal(out, p.bad_keys, p.bad_rows)
+    return out.masked_fill(dense.spoiled(p, seen)[..., None], float("nan"))
+
+
+def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
+    """The same where query i sees keys 0…i, without looking at pairs; ``out`` may be changed."""
+    if guard.fits(out):
+        return guard.spoil_causal(out, bad_keys, bad_rows)
+    queries, keys = bad_rows.shape[2], bad_keys.shape[2]
+    before = bad_keys.cummax(-1).values
+    if before.shape[1] != out.shape[1]:
+        before = before.repeat_interleave(out.shape[1] // before.shape[1], 1)
+    if queries > keys:
+        before = torch.cat((before, before[..., -1:].expand(-1, -1, queries - keys)), -1)
+    return out.masked_fill((before[..., :queries] | bad_rows)[..., None], float("nan"))
 
 
 def _dense_bytes(p: Problem) -> tuple[int, int]:

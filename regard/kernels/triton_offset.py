@@ -65,7 +65,7 @@ def refuses(problem: Problem) -> str | None:
         return seen
     if TRITON_MISSING:
         return "triton is not installed (pip install triton makes relative position several times faster)"
-    if p.device.type == "cuda" and torch.cuda.get_device_properties(p.device).major < 8:
+    if p.device.type == "cuda" and _properties(p.device).major < 8:
         return "it needs a GPU of compute capability 8.0 or more"
     return None
 
@@ -114,25 +114,26 @@ class _Seen:
 
 def _seen(mask: Mask | None) -> _Seen | str:
     """The mask in that form, or why it has none."""
-    seen = _Seen()
+    left = right = prefix = documents = None
+    limits: tuple[int | Tensor, ...] = ()
     for part in _parts(mask):
-        if isinstance(part, (Causal, Window)) and seen.prefix is None:
-            seen = _narrow(seen, part)
+        if isinstance(part, (Causal, Window)) and prefix is None:
+            left, right = _narrow(left, right, part)
         elif isinstance(part, (Lengths, Prefix)):
-            seen = replace(seen, limits=(*seen.limits, _number(part)))
-        elif isinstance(part, Documents) and seen.documents is None:
-            seen = replace(seen, documents=part)
-        elif isinstance(part, Or) and seen == _Seen(limits=seen.limits, documents=seen.documents):
-            window, prefix = sorted(part.parts, key=lambda m: isinstance(m, (Lengths, Prefix)))
+            limits = (*limits, _number(part))
+        elif isinstance(part, Documents) and documents is None:
+            documents = part
+        elif isinstance(part, Or) and left is None and right is None and prefix is None:
+            window, other = sorted(part.parts, key=lambda m: isinstance(m, (Lengths, Prefix)))
             windows = _parts(window)
-            if not isinstance(prefix, (Lengths, Prefix)) or not all(isinstance(w, (Causal, Window)) for w in windows):
+            if not isinstance(other, (Lengths, Prefix)) or not all(isinstance(w, (Causal, Window)) for w in windows):
                 return _unknown(part)
             for w in windows:
-                seen = _narrow(seen, w)
-            seen = replace(seen, prefix=_number(prefix))
+                left, right = _narrow(left, right, w)
+            prefix = _number(other)
         else:
             return _unknown(part)
-    return seen
+    return _Seen(left, right, prefix, limits, documents)
 
 
 def _unknown(part: Mask) -> str:
@@ -149,10 +150,14 @@ def _parts(mask: Mask | None) -> list[Mask]:
     return [] if mask is None else [mask]
 
 
-def _narrow(seen: _Seen, part: Mask) -> _Seen:
-    left, right = (None, 0) if isinstance(part, Causal) else (part.left, part.right)  # type: ignore[attr-defined]
-    lefts, rights = ([x for x in pair if x is not None] for pair in ((seen.left, left), (seen.right, right)))
-    return replace(seen, left=min(lefts, default=None), right=min(rights, default=None))
+def _narrow(left: int | None, right: int | None, part: Mask) -> tuple[int | None, int | None]:
+    """A window and another one."""
+    more = (None, 0) if isinstance(part, Causal) else (part.left, part.right)  # type: ignore[attr-defined]
+    return _nearer(left, more[0]), _nearer(right, more[1])
+
+
+def _nearer(x: int | None, y: int | None) -> int | None:
+    return y if x is None else x if y is None else min(x, y)
 
 
 def _number(part: Mask) -> int | Tensor:
@@ -204,13 +209,13 @@ def _splits(p: Problem, config: Config) -> int:
     if p.device.type != "cuda" or p.terms.values is not None:
         return 1
     blocks = p.batch * p.heads * -(-p.queries // config.q)
-    wanted = 2 * _processors(p.device) // blocks
+    wanted = 2 * int(_properties(p.device).multi_processor_count) // blocks
     return max(min(wanted, p.keys // (4 * config.k), 64), 1)
 
 
-@lru_cache(8)
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+@lru_cache(64)
+def _properties(device: torch.device) -> Any:
+    return torch.cuda.get_device_properties(device)
 
 
 def _padded(n: int) -> int:
@@ -284,9 +289,8 @@ class TritonOffset:
 
     def _spoil(self, p: Problem, given: _Given, config: Config, out: Tensor, lse: Tensor) -> None:
         assert p.bad_keys is not None and p.bad_rows is not None
-        bad = (p.bad_keys.any() | p.bad_rows.any()).to(torch.int32)
         _kernels().spoil[(p.batch * p.heads * -(-p.queries // config.q),)](
-            OUT=out, LSE=lse, BAD_KEYS=p.bad_keys.contiguous().view(torch.uint8), ANY=bad,
+            OUT=out, LSE=lse, BAD_KEYS=p.bad_keys.contiguous().view(torch.uint8),
             BAD_ROWS=p.bad_rows.contiguous().view(torch.uint8), BM=config.q, BN=config.k, num_warps=4,
             **given.sizes(dot=False), **given.mask(),
         )  # fmt: skip
@@ -349,10 +353,11 @@ class _Given:
         self.v = _rows_of(p.v)
         self.key: Tensor | None = p.terms.keys[0].c if p.terms.keys else None
         self.scale, self.sign = 1.0, 1.0
-        # Without a dot product, one of zeros: see the kernels.
-        self.q = self.v.new_zeros(1, 1, 1, 16).expand(p.batch, p.heads, p.queries, 16)
-        self.k = self.q[:, :1, :1].expand(p.batch, p.kv_heads, p.keys, 16)
-        for term in p.terms.dots:
+        dots = p.terms.dots
+        if not dots:  # then one of zeros: see the kernels
+            self.q = self.v.new_zeros(1, 1, 1, 16).expand(p.batch, p.heads, p.queries, 16)
+            self.k = self.q[:, :1, :1].expand(p.batch, p.kv_heads, p.keys, 16)
+        for term in dots:
             assert not isinstance(term.scale, Tensor) and term.k is not None
             self.scale, self.sign = (abs(term.scale), math.copysign(1.0, term.scale)) if term.scale else (1.0, 0.0)
             # The kernels take the maximum of q·k before scaling: the scale must be positive.
@@ -556,7 +561,7 @@ def _strides(letter: str, x: Tensor | None) -> dict[str, int]:
     names = [letter + n for n in ("bhj" if letter in "kvc" else "bhi")]
     if x is None:
         return dict.fromkeys(names, 0)
-    return {name: 0 if x.shape[d] == 1 else x.stride(d) for d, name in enumerate(names)}
+    return {name: 0 if n == 1 else stride for name, n, stride in zip(names, x.shape, x.stride(), strict=False)}
 
 
 def _batch_stride(x: Tensor | None) -> int:

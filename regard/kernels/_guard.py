@@ -1,0 +1,176 @@
+"""Masked NaN and Inf on a GPU: taken out of q, k and v in one launch, put back where a row may see them in another.
+
+On a CPU a look at the data tells that there is nothing to do. On a GPU looking would wait for it, so everything is
+copied clean: one pass over q, k and v. A mark per vector says what was not finite, and a kernel makes the rows NaN that
+may see a marked one. Such rows have no gradient, so what was taken out has none either: backward, cleaning is nothing.
+
+``attend`` does the same with PyTorch's own operations where a program is traced or transformed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TRITON_MISSING = importlib.util.find_spec("triton") is None
+NUMBERS = 4096  # that a program cleans
+Cleaned = tuple[Tensor, Tensor, list[Tensor], Tensor, Tensor]
+
+
+def fits(*tensors: Tensor) -> bool:
+    """Can these be cleaned here: on a GPU, in plain eager mode?"""
+    return (
+        not torch.compiler.is_compiling()
+        and tensors[0].device.type == "cuda"
+        and not TRITON_MISSING
+        and all(type(t) in (Tensor, torch.nn.Parameter) and _plain(t) for t in tensors)
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def _plain(x: Tensor) -> bool:
+    return x.dtype in (torch.bfloat16, torch.float16, torch.float32) and x.numel() != 0 and x.shape[-1] <= NUMBERS
+
+
+def clean(q: Tensor, v: Tensor, keys: list[Tensor], places: list[slice]) -> Cleaned:
+    """q, v and keys with zeros for what is not finite; the bad keys [B, K, S], the bad rows [B, H, L].
+
+    ``places`` are the key/value heads that each key tensor belongs to.
+    """
+    tensors = (q, v, *keys)
+    starts = [0, 0, *(heads.start for heads in places)]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        marks, *clean = _Clean.apply(starts, *tensors)
+    else:
+        marks, *clean = _clean(starts, *tensors)
+    rows = q.shape[0] * q.shape[1] * q.shape[2]
+    bad_rows, bad_keys = marks[:rows].view(q.shape[:3]), marks[rows:].view(v.shape[:3])
+    return clean[0], clean[1], clean[2:], bad_keys, bad_rows
+
+
+def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
+    """NaN in the rows of a causal context [B, H, L, D] that are bad or see a bad key; ``out`` itself may be changed."""
+    if torch.is_grad_enabled() and out.requires_grad:
+        spoiled: Tensor = _Spoil.apply(out, bad_keys, bad_rows)
+        return spoiled
+    return _spoil(out, bad_keys, bad_rows, torch.nan, copy=out.stride(-1) != 1)
+
+
+class _Clean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, starts: list[int], *tensors: Tensor) -> tuple[Tensor, ...]:
+        marks, *clean = _clean(starts, *tensors)
+        ctx.mark_non_differentiable(marks)
+        ctx.set_materialize_grads(False)
+        return marks, *clean
+
+    @staticmethod
+    def backward(ctx: Any, _: Any, *grads: Tensor | None) -> Any:
+        return None, *grads
+
+
+class _Spoil(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
+        ctx.save_for_backward(bad_keys, bad_rows)
+        return _spoil(out, bad_keys, bad_rows, torch.nan, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Spoil.backward_of(grad, *ctx.saved_tensors), None, None
+
+    @staticmethod
+    def backward_of(grad: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and grad.requires_grad:
+            zeroed: Tensor = _Zero.apply(grad, bad_keys, bad_rows)
+            return zeroed
+        return _spoil(grad, bad_keys, bad_rows, 0.0, copy=True)
+
+
+class _Zero(torch.autograd.Function):
+    """Zero in the spoiled rows: its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
+        ctx.save_for_backward(bad_keys, bad_rows)
+        return _spoil(grad, bad_keys, bad_rows, 0.0, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Spoil.backward_of(grad, *ctx.saved_tensors), None, None
+
+
+# --- launching ---
+
+
+@lru_cache(1)
+def _kernels() -> Any:
+    from regard.kernels import _triton_guard
+
+    return _triton_guard
+
+
+def _clean(starts: list[int], q: Tensor, v: Tensor, *keys: Tensor) -> tuple[Tensor, ...]:
+    """Marks of rows and of keys, end to end, and the cleaned tensors."""
+    rows, per_item = q.shape[0] * q.shape[1] * q.shape[2], v.shape[1] * v.shape[2]
+    marks = torch.zeros(rows + v.shape[0] * per_item, dtype=torch.bool, device=q.device)
+    as_bytes = marks.view(torch.uint8)
+    clean = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, v, *keys)]
+    jobs = [(q, clean[0], as_bytes, q.shape[1] * q.shape[2])]
+    for x, y, start in zip((v, *keys), clean[1:], starts[1:], strict=True):
+        jobs.append((x, y, as_bytes[rows + start * v.shape[2] :], per_item))
+    with _on(q.device):
+        for n in range(0, len(jobs), 3):
+            _launch_clean(jobs[n : n + 3])
+    return marks, *clean
+
+
+def _launch_clean(jobs: list[tuple[Tensor, Tensor, Tensor, int]]) -> None:
+    args: dict[str, Any] = {}
+    block = max(NUMBERS // max(_padded(x.shape[-1]) for x, *_ in jobs), 1)
+    most = 0
+    for n in range(3):
+        x, y, marks, per_item = jobs[min(n, len(jobs) - 1)]
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        items, heads, length, dims = x.shape
+        most = max(most, items * heads * -(-length // block))
+        sb, sh, sn, _ = x.stride()
+        args |= {
+            f"X{n}": x, f"Y{n}": y, f"MARKS{n}": marks, f"sb{n}": sb, f"sh{n}": sh, f"sn{n}": sn, f"h{n}": heads,
+            f"n{n}": length, f"mb{n}": per_item, f"items{n}": items, f"D{n}": dims, f"BD{n}": _padded(dims),
+        }  # fmt: skip
+    _kernels().clean[(most, len(jobs))](**args, BR=block, num_warps=4)
+
+
+def _spoil(x: Tensor, bad_keys: Tensor, bad_rows: Tensor, value: float, copy: bool) -> Tensor:
+    """``value`` in the spoiled rows of x, in place or of a copy."""
+    if copy and x.stride(-1) != 1:
+        x = x.contiguous()
+    y = torch.empty_like(x) if copy else x
+    if y.stride(-1) != 1:
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    batch, heads, length, dims = x.shape
+    (xb, xh, xi, _), (yb, yh, yi, _) = x.stride(), y.stride()
+    block = max(min(2 * NUMBERS // _padded(dims), 128), 16)
+    with _on(x.device):
+        _kernels().spoil_causal[(batch * heads * -(-length // block),)](
+            x, y, bad_keys.contiguous().view(torch.uint8), bad_rows.contiguous().view(torch.uint8),
+            xb, xh, xi, yb, yh, yi, heads, heads // bad_keys.shape[1], length, bad_keys.shape[2], value,
+            D=dims, BD=_padded(dims), BM=block, BN=1024, COPY=copy, num_warps=4,
+        )  # fmt: skip
+    return y
+
+
+def _on(device: torch.device) -> Any:
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def _padded(n: int) -> int:
+    return max(16, 1 << (n - 1).bit_length())
