@@ -146,7 +146,7 @@ class Plan:
 
     @property
     def error_bound(self) -> float:
-        """Error of the formula itself, beyond rounding; 0 means exact."""
+        """Error of the formula itself, beyond rounding, of each tanh; 0 means exact."""
         return max(KERNELS[c.kernel].error_bound(c.problem) for c in self.choices)
 
     def __str__(self) -> str:
@@ -175,8 +175,21 @@ class Plan:
             f"  memory   {_size(KERNELS[choice.kernel].memory_bytes(p))} beyond the inputs (dense: {_size(dense)})"
         )
         bound = KERNELS[choice.kernel].error_bound(p)
-        lines.append(f"  error    {'exact up to rounding' if bound == 0 else f'at most {bound:.1e} in the score'}")
+        lines += _form(choice, bound)
+        error = "exact up to rounding" if bound == 0 else f"at most {bound:.1e} · Σ|w| in the score"
+        lines.append(f"  error    {error}")
         return lines
+
+
+def _form(choice: Choice, bound: float) -> list[str]:
+    """How tanh is computed, where that needs saying."""
+    p = choice.problem
+    if bound > 0:
+        return [f"  form     a sine series, each tanh within {bound:g} (exact if the inputs' range is too wide for it)"]
+    if any(t.form == "series" for t in p.terms.tanhs):
+        kind = f"{str(p.dtype).removeprefix('torch.')} on {p.device.type}"
+        return [f"  form     exact: {choice.kernel} has no series for {kind}"]
+    return []
 
 
 def describe(p: Problem) -> str:

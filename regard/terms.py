@@ -11,6 +11,7 @@ A dimension written ``B|1`` is either full or broadcast.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ class TanhTerm:
     a: Tensor  # [B, H, L, D]
     w: Tensor  # [B|1, H|1, D]
     b: Tensor | None = None  # [B, K, S, D], None until joined
+    form: str = "auto"  # how a kernel may compute it: "exact", "series" (approximated, where it can) or as it likes
     exponential: bool = False  # b holds e^{2b}, as a cache keeps it
 
     def plain(self) -> TanhTerm:
@@ -189,10 +191,16 @@ def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
         w = torch.broadcast_tensors(*[t.w[..., :1] for t in tanhs])[0]
         a, b = torch.cat([t.a for t in tanhs], -1), torch.cat([_tensor(t.b) for t in tanhs], -1)
         w = torch.cat([t.w.expand(*w.shape[:-1], -1) for t in tanhs], -1)
-        folded += (TanhTerm(a, w, b, tanhs[0].exponential),)
+        folded += (TanhTerm(a, w, b, _strictest(t.form for t in tanhs), tanhs[0].exponential),)
     else:
         folded += tanhs
     return Terms(folded + rest, terms.cap, terms.values), tuple(notes)
+
+
+def _strictest(forms: Iterable[str]) -> str:
+    """What all of the terms allow."""
+    wanted = set(forms)
+    return next(form for form in ("exact", "auto", "series") if form in wanted)
 
 
 def _per_head(scale: float | Tensor, q: Tensor) -> float | Tensor:

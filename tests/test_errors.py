@@ -168,6 +168,7 @@ BAD = {
     "zero dims": (lambda: Additive(8, 8, 0), VALUE, r"Additive: hidden_dim must be a positive integer, got 0"),
     "dims a float": (lambda: General(8.0, 8), VALUE, r"General: query_dim must be a positive integer, got 8.0"),
     "unknown init": (lambda: Additive(8, 8, 4, init="zeros"), VALUE, r"init must be 'glorot' or 'paper', got 'zeros'"),
+    "unknown form": (lambda: Additive(8, 8, 4, form="fast"), VALUE, r"Additive: form must be 'auto', 'exact' or 'series', got 'fast'"),
     "shared of different dims": (lambda: Bilinear(8, 6, 2, shared=True), VALUE, r"shared=True needs equal dims, got query_dim=8, key_dim=6"),
     "kv_heads without heads": (lambda: Additive(8, 8, 3, kv_heads=2), VALUE, r"Additive: kv_heads=2 needs heads too"),
     "kv_heads without heads in Key": (lambda: Key(8, kv_heads=2), VALUE, r"Key: kv_heads=2 needs heads too"),

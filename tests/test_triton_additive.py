@@ -1,7 +1,8 @@
 """The Triton kernels of additive attention against the float64 reference: on a GPU, or else in Triton's interpreter.
 
 A kernel may be wrong by twice what textbook PyTorch code in the same precision is wrong by, by the rounding of a result
-to its type, and, for half types, by what the series is wrong by. Against the series in float64 it must be much closer.
+to its type, and, for half types, by what the series is wrong by: 4 times its tolerance in a context, 16 times in a
+gradient (its slope is that much worse), more where these cancel. Against the series in float64 it must be much closer.
 """
 
 import importlib
@@ -98,11 +99,58 @@ def series_tanh(p):
     """tanh as the kernels see it: the series that the range of the data asks for, or tanh itself."""
     (term,) = p.terms.tanhs
     reach = term.a.float().abs().max() + term.b.float().abs().max()
+    if term.form == "exact":
+        return torch.tanh
     for limit, omega, c in SERIES[TOLERANCE[p.dtype]]:
         if reach <= limit:
-            omega, c = (torch.tensor(x, dtype=torch.float64, device=DEVICE) for x in (omega, c))
-            return lambda x: (torch.sin(x[..., None] * omega) * c).sum(-1)
+            return lambda x, omega=omega, c=c: _Sines.apply(x, omega, c)
     return torch.tanh
+
+
+class _Sines(torch.autograd.Function):
+    """Σ c_m sin(ω_m x), one term after the other: all at once would not fit a GPU at full size."""
+
+    @staticmethod
+    def forward(ctx, x, omega, c):
+        ctx.save_for_backward(x)
+        ctx.terms = list(zip(omega, c, strict=True))
+        return sum(c * torch.sin(w * x) for w, c in ctx.terms)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * sum(c * w * torch.cos(w * x) for w, c in ctx.terms), None, None
+
+
+def cancellation(p, grad, exact):
+    """By how much less each result is than what it is summed up from: Σ_k |x_k| / |Σ_k x_k|, at least 1.
+
+    Rounded are the weights, the features and dS, the scores' gradient. A sum of these is off by eps Σ_k |x_k|: so much
+    more, relative to its own size, than they are.
+    """
+    wide, leaves = in_type(p, torch.float64)
+    wanted = [x for x in leaves if x.is_floating_point()]
+    (term,) = wide.terms.tanhs
+
+    def score(tanh):
+        positive = [replace(t, w=t.w.abs()) if t is term else t for t in wide.terms.terms]
+        with mock.patch.object(torch, "tanh", tanh):
+            return reference.run_steps(replace(wide, terms=Terms(tuple(positive)))).scaled
+
+    def gradients(y, ds):
+        return torch.autograd.grad(y, wanted, ds, allow_unused=True, retain_graph=True)
+
+    with mock.patch.object(Problem, "compute_dtype", property(lambda self: torch.float64)):
+        steps = reference.run_steps(wide)
+        (ds,) = torch.autograd.grad(steps.context, steps.scaled, grad.double(), retain_graph=True)
+        tanh = torch.tanh
+        sums = gradients(score(tanh), ds.abs())
+        of_w, of_v = gradients(score(lambda x: tanh(x).abs()), ds.abs()), gradients(steps.context, grad.double().abs())
+        sizes = [reference.run(replace(wide, v=wide.v.abs()))[0], None]
+    for x, *found in zip(wanted, sums, of_w, of_v, strict=True):
+        sizes.append(found[1 if x is term.w else 2 if x is wide.v else 0])
+    pairs = zip(sizes, exact, strict=True)
+    return [1.0 if s is None else max(1.0, s.norm().item() / max(y.norm().item(), 1e-30)) for s, y in pairs]
 
 
 def distance(x, exact):
@@ -139,14 +187,16 @@ def check(p, config=None, grad=None, names=None):
         like = differentiate(p, torch.float64, grad)
     eps = torch.finfo(p.dtype).eps
     biggest = max(y.norm().item() for y in exact[2:])
-    for i, (name, x, y, z, s) in enumerate(zip(names, ours, exact, eager, like, strict=False)):
+    worse = cancellation(p, grad, exact)
+    for i, (name, x, y, z, s, times) in enumerate(zip(names, ours, exact, eager, like, worse, strict=False)):
         small = 1e-2 * biggest > y.norm().item() and i > 1  # what cancels to nothing has no relative error
         if small:
             assert (x.double() - y).norm().item() <= 1e-2 * biggest, name
             continue
-        tight = 2 * eps + 3e-3
+        tight = (2 * eps + 3e-3) * times
         assert distance(x, s) <= tight, f"{name} is off its series by {distance(x, s):.1e}, allowed is {tight:.1e}"
-        bound = 2 * distance(z, y) + eps + (4 if i < 2 else 16) * TOLERANCE[p.dtype]
+        series = 0.0 if p.terms.tanhs[0].form == "exact" else TOLERANCE[p.dtype]
+        bound = 2 * distance(z, y) + eps + (4 if i < 2 else 16) * series * times
         assert distance(x, y) <= bound, f"{name} is off by {distance(x, y):.1e}, allowed is {bound:.1e}"
 
 
@@ -176,6 +226,49 @@ def test_every_number_of_terms(dtype, index):
     half = SERIES[TOLERANCE[dtype]][index][0] * 0.497
     a, b = (x / x.abs().max() * half for x in (term.a.float(), term.b.float()))
     check(replace(p, terms=Terms((TanhTerm(a.to(dtype), term.w, b.to(dtype)),))))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_exact_on_request(dtype):
+    p = problem(dtype, queries=20, keys=40, dim=12)
+    (term,) = p.terms.tanhs
+    p = replace(p, terms=Terms((replace(term, form="exact"),)))
+    check(p, SMALL)
+    assert triton_additive.error_bound(p) == 0
+    rounded = TritonAdditive().forward(p)[1]  # logsumexp is made of scores alone: no half type has touched them
+    exact = reference.run(in_type(p, torch.float64)[0])[1]
+    assert largest(rounded, exact) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_a_series_that_is_asked_for_is_taken(dtype):
+    p = problem(dtype, queries=20, keys=40, dim=12)
+    (term,) = p.terms.tanhs
+    asked = replace(p, terms=Terms((replace(term, form="series"),)))
+    assert triton_additive.error_bound(asked) == TOLERANCE[dtype]
+    exact = reference.run(in_type(p, torch.float64)[0])[1]
+    for one in (p, asked):
+        assert 1e-5 < largest(TritonAdditive().forward(one)[1], exact) < TOLERANCE[dtype] * term.w.abs().sum(-1).max()
+
+
+@pytest.mark.parametrize("group", [3, 4])
+@pytest.mark.parametrize("size", [0.1, 1.0, 3.0, 5.0, 12.0, 30.0])
+@pytest.mark.parametrize("weights", ["any", "some tiny", "some zero"])
+def test_fractions_that_share_a_reciprocal(weights, size, group):
+    """Four or three to a reciprocal, two where the range is wider, none beyond; weights are part of the fractions."""
+    p = problem(heads=2, queries=7, keys=35, dim=21, size=size)
+    (term,) = p.terms.tanhs
+    if weights != "any":
+        term.w[..., ::3] *= 1e-12 if weights == "some tiny" else 0.0
+    check(p, replace(SMALL, forward_exact=replace(TILES, group=group), scores_exact=replace(TILES, group=group)))
+
+
+def test_heads_of_very_different_weights():
+    p = problem(heads=2, queries=7, keys=9, dim=5)
+    p.terms.tanhs[0].w[:, 0] *= 1e-6
+    p.terms.tanhs[0].w[:, 1] *= 1e3
+    exact = reference.run(in_type(p, torch.float64)[0])[1]
+    assert largest(TritonAdditive().forward(p)[1][:, 0], exact[:, 0]) < 1e-6
 
 
 # --- shapes ---
@@ -433,7 +526,7 @@ def test_it_says_what_it_cannot_do(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     if DEVICE == "cpu":
         assert "CUDA" in refuses(p)
-    assert triton_additive.error_bound(p) == 0 and triton_additive.error_bound(problem(torch.float16)) == 1e-3
+    assert triton_additive.error_bound(p) == 0 and triton_additive.error_bound(problem(torch.float16)) == 2e-3
     assert triton_additive.memory_bytes(problem(torch.float16)) > triton_additive.memory_bytes(p) > 0
 
 

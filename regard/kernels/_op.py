@@ -111,7 +111,8 @@ class _Packed:
             self.put("dot:", term.q, term.k)
             self.floats.append(term.scale)
         elif isinstance(term, TanhTerm):
-            self.put("exp:" if term.exponential else "tanh:", term.a, term.w, term.b)
+            kind = "exp" if term.exponential else "tanh"
+            self.put(f"{kind}.{term.form}:", term.a, term.w, term.b)
         elif isinstance(term, OffsetTerm):
             self.put("offset:", term.table, term.slope)
         elif isinstance(term, BiasTerm):
@@ -135,8 +136,9 @@ def unpack(code: str, tensors: list[Tensor], ints: list[int], floats: list[float
         args: list[Any] = [tensors.pop(0) if flag == "t" else None for flag in flags]
         if token == "dot":
             terms.append(DotTerm(args[0], floats.pop(0), args[1]))
-        elif token in ("tanh", "exp"):
-            terms.append(TanhTerm(args[0], args[1], args[2], token == "exp"))
+        elif token.startswith(("tanh.", "exp.")):
+            kind, form = token.split(".")
+            terms.append(TanhTerm(args[0], args[1], args[2], form, kind == "exp"))
         elif token == "offset":
             terms.append(OffsetTerm(*args))
         elif token == "bias":

@@ -2,7 +2,7 @@
 
 Two forms of the score s_ij = Σ_d w_d tanh(a_id + b_jd), both without a transcendental per pair (see triton_additive):
 
-    fractions   Σ_d w_d − 2 Σ_d w_d / (1 + A_d B_d),  A = e^{2a}, B = e^{2b};  four fractions share one reciprocal
+    fractions   Σ_d w_d − 2 Σ_d w_d / (1 + A_d B_d),  A = e^{2a}, B = e^{2b};  several fractions share one reciprocal
     series      Σ_f Q_if K_jf over the features  c_m w_d sin(ω_m a), c_m w_d cos(ω_m a)  and  cos(ω_m b), sin(ω_m b)
 
 Which one runs is read from ``setting`` on the device: the kernels of the other return at once.
@@ -33,12 +33,14 @@ LOG2E_REST = tl.constexpr(1.925963033500e-08)  # log2(e) minus its float32
 LN2 = tl.constexpr(0.6931471805599453)
 INF = tl.constexpr(float("inf"))
 LIMIT = tl.constexpr(30.0)  # log2 of the largest 1 + AB kept apart: tanh is 1 to the last bit of float32
-REACH = tl.constexpr(20.0)  # max|a| + max|b| up to which products of four fractions neither overflow nor vanish
+REACH = tl.constexpr(20.0)  # max|a| + max|b| up to which products of two 1 + AB do not overflow
+SMALLEST = tl.constexpr(2.0**-32)  # weights below this part of their head's largest count as this
 TERMS = tl.constexpr(16)  # most terms of the series
 OMEGA = tl.constexpr(16)  # where setting holds frequencies and coefficients
 COEFFICIENT = tl.constexpr(32)
 DOC_ROWS = tl.constexpr(32)  # queries (keys) per entry of the tables of key (query) spans of documents
 FAR = tl.constexpr(2**30)
+CHUNK = tl.constexpr(16)  # steps after which pair_gradients looks ahead
 
 
 # --- small pieces ---
@@ -180,35 +182,113 @@ def _visible(i, j, position, end, left, right, q_docs, k_docs, L, S):
 
 
 @triton.jit
+def _denominator(x, y, omega, d, BM: tl.constexpr, BN: tl.constexpr):
+    """y_d = c (1 + A_d B_d) / u_d of a tile."""
+    return tl.load(x + d * BM)[:, None] * tl.load(y + d * BN)[None, :] + tl.load(omega + d)
+
+
+@triton.jit
+def _two(s, y0, y1):
+    return s + (y0 + y1) * _inverse(y0 * y1)
+
+
+@triton.jit
+def _three(s, y0, y1, y2):
+    p = y0 * y1
+    return s + ((y0 + y1) * y2 + p) * _inverse(p * y2)
+
+
+@triton.jit
+def _four(s, y0, y1, y2, y3):
+    p, q = y0 * y1, y2 * y3
+    return s + ((y0 + y1) * q + (y2 + y3) * p) * _inverse(p * q)
+
+
+@triton.jit
 def _fractions(
-    s, x, y, w, floor, wide, lp, sp, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr
-):
-    """s + Σ_d w_d / (floor + A_d B_d) for pointers x [BM], y [BN] at d = 0; if wide they hold a and b themselves."""
-    if wide:
+    s, x, y, w, omega, joined, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """s + Σ_d 1 / y_d for pointers x [BM], y [BN] at d = 0, by ``joined`` (GROUP, or 2) fractions to a reciprocal.
+
+    If joined is 0, x and y hold a and b themselves, and s + Σ_d w_d / (1 + e^{2(a_d + b_d)}) is returned.
+    """
+    if joined == 0:
         for d in range(0, DP, 2):
-            x0 = tl.load(x + d * lp)[:, None] + tl.load(y + d * sp)[None, :]
-            x1 = tl.load(x + (d + 1) * lp)[:, None] + tl.load(y + (d + 1) * sp)[None, :]
+            x0 = tl.load(x + d * BM)[:, None] + tl.load(y + d * BN)[None, :]
+            x1 = tl.load(x + (d + 1) * BM)[:, None] + tl.load(y + (d + 1) * BN)[None, :]
             x0, x1 = _one_plus_exp(x0), _one_plus_exp(x1)
             s += (tl.load(w + d) * x1 + tl.load(w + d + 1) * x0) * _inverse(x0 * x1)
+    elif joined == 2:
+        for d in range(0, DP, 2):
+            s = _two(s, _denominator(x, y, omega, d, BM, BN), _denominator(x, y, omega, d + 1, BM, BN))
     else:
         for d0 in range(0, DP, STEP):
-            for u in tl.static_range(0, STEP, 4):
+            for u in tl.static_range(0, STEP, 8):
                 d = d0 + u
-                x0 = tl.load(x + d * lp)[:, None] * tl.load(y + d * sp)[None, :] + floor
-                x1 = tl.load(x + (d + 1) * lp)[:, None] * tl.load(y + (d + 1) * sp)[None, :] + floor
-                x2 = tl.load(x + (d + 2) * lp)[:, None] * tl.load(y + (d + 2) * sp)[None, :] + floor
-                x3 = tl.load(x + (d + 3) * lp)[:, None] * tl.load(y + (d + 3) * sp)[None, :] + floor
-                n01 = tl.load(w + d) * x1 + tl.load(w + d + 1) * x0
-                n23 = tl.load(w + d + 2) * x3 + tl.load(w + d + 3) * x2
-                p, q = x0 * x1, x2 * x3
-                s += (n01 * q + n23 * p) * _inverse(p * q)
+                y0, y1 = _denominator(x, y, omega, d, BM, BN), _denominator(x, y, omega, d + 1, BM, BN)
+                y2, y3 = _denominator(x, y, omega, d + 2, BM, BN), _denominator(x, y, omega, d + 3, BM, BN)
+                if GROUP == 4:
+                    s = _four(s, y0, y1, y2, y3)
+                else:
+                    s = _three(s, y0, y1, y2)
+                y4, y5 = _denominator(x, y, omega, d + 4, BM, BN), _denominator(x, y, omega, d + 5, BM, BN)
+                if GROUP == 3:
+                    s = _three(s, y3, y4, y5)
+                y6, y7 = _denominator(x, y, omega, d + 6, BM, BN), _denominator(x, y, omega, d + 7, BM, BN)
+                if GROUP == 4:
+                    s = _four(s, y4, y5, y6, y7)
+                else:
+                    s = _two(s, y6, y7)
     return s
 
 
 @triton.jit
-def _sum(w, DP: tl.constexpr):
+def _top(w):
+    """The largest |w| of a head, or 1."""
+    top = tl.max(tl.abs(w), 0)
+    return tl.where((top > 0.0) & (top < INF), top, 1.0)
+
+
+@triton.jit
+def _unit(w, top, inside):
+    """Weights as parts u of the largest. Of u = 0 too little is made to matter, of padding 1."""
+    u = w / top
+    u = tl.where(tl.abs(u) < SMALLEST, tl.where(u < 0.0, -SMALLEST, SMALLEST), u)
+    return tl.where(inside, u, 1.0)
+
+
+@triton.jit
+def _weights(w, setting, D, DP: tl.constexpr):
+    """What Σ_d 1 / y_d (or w_d / (1 + AB)) is multiplied by, and what that is taken from: Σ_d w_d."""
     d = tl.arange(0, 512)
-    return tl.sum(tl.load(w + d, mask=d < DP, other=0.0), 0)
+    weights = tl.load(w + d, mask=d < DP, other=0.0)
+    top = _top(weights)
+    u = tl.where(d < DP, _unit(weights, top, d < D), 0.0)
+    joined = tl.load(setting + 1) != 0.0
+    factor = tl.where(joined, 2.0 * top * tl.load(setting + 2), 2.0)
+    return factor, tl.where(joined, top * tl.sum(u, 0), tl.sum(weights, 0))
+
+
+@triton.jit
+def _lines(n: tl.constexpr):
+    """Numbers of 4 bytes, a cache line apart."""
+    return 32 * tl.arange(0, n)
+
+
+@triton.jit
+def _touch(touched, x, inside, zero):
+    """Bring into the cache what is soon needed; zero is a zero that the compiler does not know."""
+    if not INTERPRETED:
+        touched |= tl.load(x, mask=inside, other=0.0).to(tl.int32, bitcast=True) & zero
+    return touched
+
+
+@triton.jit
+def _use(touched, x):
+    """Never stores anything, but the compiler is not told."""
+    if not INTERPRETED:
+        tl.store(x + tl.zeros_like(touched), touched.to(tl.float32), mask=touched != 0)
 
 
 @triton.jit
@@ -228,39 +308,27 @@ def _dots(x, y, width, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr):
 
 @triton.jit
 def _scores(
-    x, y, w, w_sum, setting, bh, bk, i0, j0, LP, SP,
+    x, y, w, omega, factor, total, setting, bh, bk, i0, j0, LP, SP,
     SERIES: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
     """The tanh term of a tile."""
-    i, j = i0 + tl.arange(0, BM), j0 + tl.arange(0, BN)
+    i, j = tl.arange(0, BM), tl.arange(0, BN)
     if SERIES:
         F: tl.constexpr = 2 * TERMS * DP
         f = tl.arange(0, STEP)
-        xs = x + (bh * LP + i0) * F + (i - i0)[:, None] * F + f[None, :]
-        ys = y + (bk * SP + j0) * F + (j - j0)[None, :] * F + f[:, None]
+        xs = x + (bh * LP + i0) * F + i[:, None] * F + f[None, :]
+        ys = y + (bk * SP + j0) * F + j[None, :] * F + f[:, None]
         s = _dots(xs, ys, tl.load(setting).to(tl.int32) * (2 * DP), BM, BN, STEP) * tl.load(setting + 4)
     else:
-        floor = tl.load(setting + 2)
         # Zero, by way of the tensor cores: so the compiler gives each thread 2 × 16 pairs as these do, not 32 × 1, and
         # the sums below take a third of the loads, the softmax stays within four lanes, and p needs no exchange.
         zero = tl.load(setting + 48)
         left, right = tl.zeros([BM, 16], tl.float32) + zero, tl.zeros([16, BN], tl.float32) + zero
         s = tl.dot(left.to(tl.float16), right.to(tl.float16))
-        s = _fractions(
-            s,
-            x + bh * DP * LP + i,
-            y + bk * DP * SP + j,
-            w,
-            floor,
-            tl.load(setting + 1) != 0.0,
-            LP,
-            SP,
-            DP,
-            BM,
-            BN,
-            STEP,
-        )
-        s = w_sum - 2.0 * floor * s
+        xs, ys = x + (bh * LP + i0) * DP + i, y + (bk * SP + j0) * DP + j
+        s = _fractions(s, xs, ys, w, omega + bh * DP, tl.load(setting + 1).to(tl.int32), DP, BM, BN, STEP, GROUP)
+        s = total - factor * s
     return s
 
 
@@ -293,83 +361,112 @@ def _other_terms(
 
 
 @triton.jit
-def setup(a_max, b_max, w_max, series, setting, ROWS: tl.constexpr, EXACT: tl.constexpr):
-    """What depends on the data's range, decided on the device.
+def _largest(x, pid, programs, heads, n, total, x_b, x_h, x_n, D: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr):
+    """The largest |x| of every so many rows, of all items and heads; NaN counts as infinite."""
+    most = tl.zeros([ROWS, COLS], tl.float32)
+    cols = tl.arange(0, COLS)[None, :]
+    for start in range(pid * ROWS, total, programs * ROWS):
+        r = start + tl.arange(0, ROWS)
+        bh, i = (r // n).to(tl.int64), (r % n).to(tl.int64)
+        at = (bh // heads) * x_b + (bh % heads) * x_h + i * x_n
+        value = tl.load(x + at[:, None] + cols, mask=(r < total)[:, None] & (cols < D), other=0.0).to(tl.float32)
+        most = tl.maximum(most, tl.where(value != value, INF, tl.abs(value)))
+    return tl.max(tl.max(most, 1), 0)
 
-    setting: number of terms (0: fractions), wide, floor ≈ e^{−R}, −, max|w|; frequencies; coefficients; zeros. With the
-    queries' exponentials times floor, 1 + AB becomes floor · (1 + AB), between e^{−R} and e^R: four of these multiply.
+
+@triton.jit
+def ranges(
+    a, b, out, a_heads, L, a_rows, a_b, a_h, a_n, b_heads, S, b_rows, b_b, b_h, b_n,
+    D: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """The largest |a|, by PROGRAMS programs, each its own; then |b|, by as many."""
+    pid = tl.program_id(0)
+    if pid < PROGRAMS:
+        found = _largest(a, pid, PROGRAMS, a_heads, L, a_rows, a_b, a_h, a_n, D, COLS, ROWS)
+    else:
+        found = _largest(b, pid - PROGRAMS, PROGRAMS, b_heads, S, b_rows, b_b, b_h, b_n, D, COLS, ROWS)
+    tl.store(out + pid, found)
+
+
+@triton.jit
+def setup(
+    found, series, setting, w, w_out, heads, weights, w_b, w_h, w_d,
+    PROGRAMS: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    COLS: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """What depends on the data's range, decided on the device; and the weights in float32, padded with zeros.
+
+    setting: number of terms of the series (0: fractions); how many fractions share a reciprocal (0: exponentials of
+    sums); c; whether the range is too wide for pairs of 1 + AB; max|w|; frequencies; coefficients; zeros.
+
+    The denominators c (1 + AB) / u lie between c and c 2^bits. With c = 2^(−120/G), G of these multiply without
+    underflow, and without overflow if G bits ≤ 244.
     """
-    r = tl.load(a_max).to(tl.float32) + tl.load(b_max).to(tl.float32)
-    w = tl.load(w_max).to(tl.float32)
+    many = tl.arange(0, PROGRAMS)
+    r = tl.max(tl.load(found + many), 0) + tl.max(tl.load(found + PROGRAMS + many), 0)
+    d = tl.arange(0, COLS)[None, :]
+    most, least = tl.zeros([16], tl.float32), tl.full([16], 1.0, tl.float32)
+    for start in range(0, weights, 16):
+        row = start + tl.arange(0, 16)
+        at = (row // heads)[:, None] * w_b + (row % heads)[:, None] * w_h + d * w_d
+        value = tl.load(w + at, mask=(row < weights)[:, None] & (d < D), other=0.0).to(tl.float32)
+        tl.store(w_out + row[:, None] * DP + d, value, mask=(row < weights)[:, None] & (d < DP))
+        size = tl.where(value != value, INF, tl.abs(value))
+        top = tl.max(size, 1)
+        part = size / tl.where(top > 0.0, top, 1.0)[:, None]
+        least = tl.minimum(least, tl.min(tl.where((row < weights)[:, None] & (d < D), part, 1.0), 1))
+        most = tl.maximum(most, top)
+    most, least = tl.max(most, 0), tl.maximum(tl.min(least, 0), SMALLEST)
+    bits = r * (2.0 * LOG2E) - tl.log2(least) + 1.0
+    joined = tl.where(bits * GROUP <= 244.0, GROUP, tl.where(bits * 2 <= 244.0, 2, 0))
+    joined = tl.where(most < INF, joined, 0)
     at = tl.arange(0, 16)
     limits = tl.load(series + at * 64, mask=at < ROWS, other=INF)
-    row = tl.sum(tl.where(limits < r, 1, 0), 0)
-    fits = (r <= tl.load(series + (ROWS - 1) * 64)) & (w < INF)  # false for NaN
-    row = tl.minimum(row, ROWS - 1)
+    row = tl.minimum(tl.sum(tl.where(limits < r, 1, 0), 0), ROWS - 1)
+    fits = (r <= tl.load(series + (ROWS - 1) * 64)) & (most < INF)
     terms = tl.where(fits, tl.load(series + row * 64 + 1), 0.0)
     if EXACT:
         terms = 0.0 * terms
-    narrow = r <= REACH
     tl.store(setting, terms)
-    tl.store(setting + 1, tl.where(narrow, 0.0, 1.0))
-    tl.store(setting + 2, tl.where(narrow, tl.exp2(tl.floor(-tl.minimum(r, REACH) * LOG2E)), 1.0))
-    tl.store(setting + 4, tl.where((w > 0.0) & (w < INF), w, 1.0))
+    tl.store(setting + 1, joined.to(tl.float32))
+    tl.store(setting + 2, tl.exp2(-120.0 / tl.maximum(joined, 1).to(tl.float32)))
+    tl.store(setting + 3, tl.where(r <= REACH, 0.0, 1.0))
+    tl.store(setting + 4, tl.where((most > 0.0) & (most < INF), most, 1.0))
     tl.store(setting + 48 + at, tl.zeros([16], tl.float32))
     tl.store(setting + OMEGA + at, tl.load(series + row * 64 + OMEGA + at))
     tl.store(setting + COEFFICIENT + at, tl.load(series + row * 64 + COEFFICIENT + at))
 
 
 @triton.jit
-def exponentials(
-    x, setting, across, along, heads, n, padded, x_b, x_h, x_n,
-    SIDE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+def _exponentials(
+    value, w, omega, setting, across, along, bh, r, d, padded,
+    SIDE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """e^{2x}, or x itself if the range is wide: [DP, padded], the queries' (SIDE 0) times floor, and [padded, DP]."""
-    if tl.load(setting) != 0.0:
-        return
-    pid = tl.program_id(0)
-    rows, cols = padded // ROWS, tl.cdiv(DP, COLS)
-    r = pid % rows * ROWS + tl.arange(0, ROWS)
-    d = pid // rows % cols * COLS + tl.arange(0, COLS)
-    bh = (pid // rows // cols).to(tl.int64)
-    base = x + (bh // heads) * x_b + (bh % heads) * x_h
-    value = tl.load(
-        base + r[:, None].to(tl.int64) * x_n + d[None, :], mask=(r < n)[:, None] & (d < D)[None, :], other=0.0
-    )
-    value = value.to(tl.float32)
-    if tl.load(setting + 1) == 0.0:
-        value = _exp(2.0 * value)
-    inside = (d < DP)[None, :]
+    """across: e^{2x} as [padded / TILE, DP, TILE], the queries' (SIDE 0) times omega = c / u; along: as [padded, DP]."""
+    size = _exp(2.0 * value)
     if along is not None:
-        tl.store(along + bh * padded * DP + r[:, None] * DP + d[None, :], value, mask=inside)
+        kept = tl.where(tl.load(setting + 3) != 0.0, value, size)
+        tl.store(along + (bh * padded + r[:, None]) * DP + d[None, :], kept)
+    joined = tl.load(setting + 1) != 0.0
     if SIDE == 0:
-        value *= tl.load(setting + 2)  # a power of two, or 1 if wide
-    if across is not None:
-        tl.store(across + bh * DP * padded + d[None, :] * padded + r[:, None], value, mask=inside)
+        every = tl.arange(0, 512)
+        top = _top(tl.load(w + every, mask=every < DP, other=0.0))
+        factor = tl.load(setting + 2) / _unit(tl.load(w + d), top, d < D)
+        tl.store(omega + bh * DP + d, factor)  # by every block of rows: the same
+        size *= factor[None, :]
+    into = across + (bh * padded + r // TILE * TILE)[:, None] * DP + d[None, :] * TILE + (r % TILE)[:, None]
+    tl.store(into, tl.where(joined, size, value))
 
 
 @triton.jit
-def features(
-    x, w, setting, out, heads, n, padded, x_b, x_h, x_n, w_b, w_h,
-    SIDE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+def _features(
+    value, w, setting, out, bh, r, first, padded, terms,
+    SIDE: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """[padded, m, DP, 2]: c w sin(ωa), c w cos(ωa) of the queries (SIDE 0), or cos(ωb), sin(ωb) of the keys."""
-    terms = tl.load(setting).to(tl.int32)
-    if terms == 0:
-        return
-    pid = tl.program_id(0)
-    rows, cols = padded // ROWS, DP // COLS
-    r = pid % rows * ROWS + tl.arange(0, ROWS)
-    d = pid // rows % cols * COLS + tl.arange(0, COLS)
-    bh = (pid // rows // cols).to(tl.int64)
-    b, h = bh // heads, bh % heads
-    inside = (r < n)[:, None] & (d < D)[None, :]
-    value = tl.load(x + b * x_b + h * x_h + r[:, None].to(tl.int64) * x_n + d[None, :], mask=inside, other=0.0).to(
-        tl.float32
-    )
     if SIDE == 0:
-        weight = tl.load(w + b * w_b + h * w_h + d)[None, :] / tl.load(setting + 4)
-    columns = pid // rows % cols * 2 * COLS + tl.arange(0, 2 * COLS)
+        weight = tl.load(w + first + tl.arange(0, COLS))[None, :] / tl.load(setting + 4)
+    columns = 2 * first + tl.arange(0, 2 * COLS)
     into = out + (bh * padded + r[:, None]) * (2 * TERMS * DP) + columns[None, :]
     for m in range((terms + 1) // 2 * 2):  # an even number, so that the backward pass can take two at a time
         s, c = _sin_cos(value * tl.load(setting + OMEGA + m))
@@ -382,19 +479,60 @@ def features(
         tl.store(into + m * (2 * DP), both)
 
 
+@triton.jit
+def _prepare(
+    pid, x, w, omega, setting, features, across, along, heads, n, padded, x_b, x_h, x_n, w_b, w_h,
+    SIDE: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    rows, cols = padded // ROWS, DP // COLS
+    r = pid % rows * ROWS + tl.arange(0, ROWS)
+    first = pid // rows % cols * COLS
+    d = first + tl.arange(0, COLS)
+    bh = (pid // rows // cols).to(tl.int64)
+    b, h = bh // heads, bh % heads
+    w += b * w_b + h * w_h
+    value = tl.load(
+        x + b * x_b + h * x_h + r[:, None].to(tl.int64) * x_n + d[None, :],
+        mask=(r < n)[:, None] & (d < D)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    terms = tl.load(setting).to(tl.int32)
+    if terms == 0:
+        if across is not None:
+            _exponentials(value, w, omega, setting, across, along, bh, r, d, padded, SIDE, D, DP, TILE)
+    elif features is not None:
+        _features(value, w, setting, features, bh, r, first, padded, terms, SIDE, DP, ROWS, COLS)
+
+
+@triton.jit
+def prepare(
+    a, b, w, omega, setting, a_features, b_features, a_across, b_across, a_along, b_along, programs,
+    H, L, LP, a_b, a_h, a_n, K, S, SP, b_b, b_h, b_n, w_b, w_h, D: tl.constexpr, DP: tl.constexpr,
+    A_TILE: tl.constexpr, B_TILE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """What the passes start from, of the queries by the first ``programs`` programs, of the keys by the rest."""
+    pid = tl.program_id(0)
+    if pid < programs:
+        _prepare(pid, a, w, omega, setting, a_features, a_across, a_along, H, L, LP, a_b, a_h, a_n, w_b, w_h,
+                 0, D, DP, A_TILE, ROWS, COLS)  # fmt: skip
+    else:
+        _prepare(pid - programs, b, w, omega, setting, b_features, b_across, b_along, K, S, SP, b_b, b_h, b_n, 0, 0,
+                 1, D, DP, B_TILE, ROWS, COLS)  # fmt: skip
+
+
 # --- forward ---
 
 
 @triton.jit
 def forward(
-    x, y, w, v, out, lse, setting, sink, key, row, bias, bias_b, bias_h, bias_i, bias_j,
+    x, y, w, omega, v, out, lse, setting, sink, key, row, bias, bias_b, bias_h, bias_i, bias_j,
     table, table_b, table_h, table_i, reach, slope, keys, lengths, offsets, offset, left, right,
     q_docs, k_docs, q_docs_b, k_docs_b, key_spans, key_spans_b, drop,
-    H, G, L, S, LP, SP, DV, v_b, v_h, v_s, w_b, w_h,
-    SERIES: tl.constexpr, PRECISION: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr,
-    DP: tl.constexpr, DVP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+    H, G, L, S, LP, SP, D, DV, v_b, v_h, v_s, w_b, w_h,
+    SERIES: tl.constexpr, PRECISION: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr, DP: tl.constexpr,
+    DVP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Context and logsumexp of a block of queries."""
+    """Context and logsumexp of a block of queries. AHEAD: cache lines of a tile of keys, as a power of two."""
     if (tl.load(setting) != 0.0) != SERIES:
         return
     pid = tl.program_id(0)
@@ -414,7 +552,9 @@ def forward(
     lo, hi = _key_range(i0, 0, end, offset, left, right, key_spans, L, BM)
     lo = lo // BN * BN
     w = w + b * w_b + h * w_h
-    w_sum = _sum(w, DP)
+    factor, weights = _weights(w, setting, D, DP)
+    zero = tl.load(setting + 48).to(tl.int32, bitcast=True)
+    touched = tl.zeros([AHEAD], tl.int32)
     v = v + b * v_b + (h // G) * v_h + dv[None, :]
     top = tl.full([BM], -INF, tl.float32)
     total = tl.zeros([BM], tl.float32)
@@ -424,7 +564,10 @@ def forward(
     acc = tl.zeros([BM, DVP], tl.float32)
     for j0 in range(lo, hi, BN):
         j = j0 + tl.arange(0, BN)
-        s = _scores(x, y, w, w_sum, setting, bh, bk, i0, j0, LP, SP, SERIES, DP, BM, BN, STEP)
+        if not SERIES:
+            ahead = (j0 + BN) * DP + _lines(AHEAD)
+            touched = _touch(touched, y + bk * SP * DP + ahead, ahead < tl.minimum(j0 + 2 * BN, SP) * DP, zero)
+        s = _scores(x, y, w, omega, factor, weights, setting, bh, bk, i0, j0, LP, SP, SERIES, DP, BM, BN, STEP, GROUP)
         s = _other_terms(s, b, h, bh, bk, i, j, position, L, S, key, row, bias, bias_b, bias_h, bias_i, bias_j,
                          table, table_b, table_h, table_i, reach, slope)  # fmt: skip
         s = tl.where(_visible(i, j, position, end, left, right, q_docs, k_docs, L, S), s * LOG2E, -INF)
@@ -439,6 +582,8 @@ def forward(
         acc = tl.dot(p.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
         top = new
     total_or_one = tl.where(total == 0.0, 1.0, total)
+    if not SERIES:
+        _use(touched, lse)
     inside = i < L
     tl.store(lse + bh * L + i, (top + tl.log2(total_or_one)) * LN2, mask=inside)
     context = acc / total_or_one[:, None]
@@ -480,12 +625,13 @@ def _scale(g_norm, v_norm, KEEP: tl.constexpr, SERIES: tl.constexpr):
 
 @triton.jit
 def score_gradients(
-    x, y, w, v, grad, lse2, delta, setting, g_norm, v_norm, ds, dv_out, dkey, key, bias, bias_b, bias_h, bias_i, bias_j,
+    x, y, w, omega, v, grad, lse2, delta, setting, g_norm, v_norm, ds, dv_out, dkey, key, bias, bias_b, bias_h, bias_i, bias_j,
     table, table_b, table_h, table_i, reach, slope, keys, lengths, offsets, offset, left, right,
     q_docs, k_docs, q_docs_b, k_docs_b, query_spans, query_spans_b, drop,
-    H, G, L, S, LP, SP, DV, v_b, v_h, v_s, w_b, w_h, first, C, first_bh, count,
+    H, G, L, S, LP, SP, D, DV, v_b, v_h, v_s, w_b, w_h, first, C, first_bh, count,
     SERIES: tl.constexpr, PRECISION: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr,
     SHARES: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+    GROUP: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """dS of a block of keys against a share of the queries, and that share's part of the gradient of v."""
     if (tl.load(setting) != 0.0) != SERIES:
@@ -505,7 +651,9 @@ def score_gradients(
     lo, hi = _query_range(j0, end, offset, left, right, query_spans, L, S, BN)
     lo, hi = _part(lo, hi, share, SHARES, BM)
     w = w + b * w_b + h * w_h
-    w_sum = _sum(w, DP)
+    factor, weights = _weights(w, setting, D, DP)
+    zero = tl.load(setting + 48).to(tl.int32, bitcast=True)
+    touched = tl.zeros([AHEAD], tl.int32)
     scale = _scale(g_norm, v_norm, SCALE, SERIES)
     values = _up(
         tl.load(
@@ -520,7 +668,10 @@ def score_gradients(
     for i0 in range(lo, hi, BM):
         i = i0 + tl.arange(0, BM)
         position = offset + i
-        s = _scores(x, y, w, w_sum, setting, bh, bk, i0, j0, LP, SP, SERIES, DP, BM, BN, STEP)
+        if not SERIES:
+            ahead = (i0 + BM) * DP + _lines(AHEAD)
+            touched = _touch(touched, x + bh * LP * DP + ahead, ahead < tl.minimum(i0 + 2 * BM, LP) * DP, zero)
+        s = _scores(x, y, w, omega, factor, weights, setting, bh, bk, i0, j0, LP, SP, SERIES, DP, BM, BN, STEP, GROUP)
         s = _other_terms(s, b, h, bh, bk, i, j, position, L, S, key, None, bias, bias_b, bias_h, bias_i, bias_j,
                          table, table_b, table_h, table_i, reach, slope)  # fmt: skip
         s = tl.where(_visible(i, j, position, end, left, right, q_docs, k_docs, L, S), s * LOG2E, -INF)
@@ -542,6 +693,8 @@ def score_gradients(
         e = p * (dp - tl.load(delta + bh * L + i, mask=i < L, other=0.0)[:, None])
         dkey_acc += tl.sum(e, 0)
         tl.store(ds + i[:, None].to(tl.int64) * C, (e * scale).to(ds.dtype.element_ty))
+    if not SERIES:
+        _use(touched, dkey)
     if SHARES == 1:
         at = bh * S + j
     else:
@@ -551,18 +704,31 @@ def score_gradients(
 
 
 @triton.jit
-def _pair_sums(own, other, g, step, lo, hi, wide, SIDE: tl.constexpr, DP: tl.constexpr, HALF: tl.constexpr):
+def _pair_sums(
+    own, other, g, step, lo, hi, zero, g_ahead, g_k, other_ahead, other_k, result,
+    WIDE: tl.constexpr, SIDE: tl.constexpr, DP: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
     """Σ_k g_k (r − r²) and, for SIDE 1, Σ_k g_k r, with r = 1 / (1 + A B): two halves of the dims share a reciprocal.
 
-    own: pointers [rows, HALF] to the first half; other: [1, HALF] at k = 0; g: [rows, 1] at k = 0.
+    own: pointers [rows, HALF] to the first half; other: [1, HALF] at k = 0; g: [rows, 1] at k = 0. g_ahead, other_ahead
+    are every eighth of what the first CHUNK steps read of g and other, and g_k, other_k say in which step: dS comes from
+    far away, and there are too few warps to wait for it.
     """
     x0, x1 = tl.load(own), tl.load(own + HALF)
     slope0, slope1 = tl.zeros_like(x0), tl.zeros_like(x0)
     sum0, sum1 = tl.zeros_like(x0), tl.zeros_like(x0)
-    if wide:
-        for k in range(lo, hi):
+    g_touched, other_touched = tl.zeros_like(g_k), tl.zeros_like(other_k)
+    for k0 in range(lo, hi, CHUNK):
+        after = k0 + CHUNK
+        g_touched = _touch(g_touched, g_ahead + after * step, g_k + after < hi, zero)
+        other_touched = _touch(other_touched, other_ahead + after * DP, other_k + after < hi, zero)
+        for k in range(k0, tl.minimum(after, hi)):
             e = tl.load(g + k * step)
-            y0, y1 = _one_plus_exp(x0 + tl.load(other + k * DP)), _one_plus_exp(x1 + tl.load(other + k * DP + HALF))
+            y0, y1 = tl.load(other + k * DP), tl.load(other + k * DP + HALF)
+            if WIDE:
+                y0, y1 = _one_plus_exp(x0 + y0), _one_plus_exp(x1 + y1)
+            else:
+                y0, y1 = x0 * y0 + 1.0, x1 * y1 + 1.0
             inverse = _inverse(y0 * y1)
             r0, r1 = y1 * inverse, y0 * inverse
             slope0 += e * (r0 - r0 * r0)
@@ -570,17 +736,8 @@ def _pair_sums(own, other, g, step, lo, hi, wide, SIDE: tl.constexpr, DP: tl.con
             if SIDE == 1:
                 sum0 += e * r0
                 sum1 += e * r1
-    else:
-        for k in range(lo, hi):
-            e = tl.load(g + k * step)
-            y0, y1 = x0 * tl.load(other + k * DP) + 1.0, x1 * tl.load(other + k * DP + HALF) + 1.0
-            inverse = _inverse(y0 * y1)
-            r0, r1 = y1 * inverse, y0 * inverse
-            slope0 += e * (r0 - r0 * r0)
-            slope1 += e * (r1 - r1 * r1)
-            if SIDE == 1:
-                sum0 += e * r0
-                sum1 += e * r1
+    _use(g_touched, result)
+    _use(other_touched, result)
     return slope0, slope1, sum0, sum1
 
 
@@ -609,20 +766,39 @@ def pair_gradients(
     end, offset = _bounds(b, keys, lengths, offsets, offset)
     if spans is not None:
         spans += b * spans_b
-    wide = tl.load(setting + 1) != 0.0
+    wide = tl.load(setting + 3) != 0.0
+    zero = tl.load(setting + 48).to(tl.int32, bitcast=True)
     ds += local.to(tl.int64) * LP * C
+    eighth, part_of_chunk = tl.arange(0, CHUNK * ROWS // 8), tl.arange(0, CHUNK * HALF // 4)
+    other_k, other_d = part_of_chunk // (HALF // 4), chunk * 2 * HALF + part_of_chunk % (HALF // 4) * 8
     if SIDE == 0:
         lo, hi = _key_range(block * ROWS, first, tl.minimum(end, first + C), offset, left, right, spans, L, ROWS)
-        slope0, slope1, _, _ = _pair_sums(
-            own + (bh * LP + r[:, None]) * DP + d[None, :], other + bk * SP * DP + d[None, :],
-            ds + r[:, None].to(tl.int64) * C - first, 1, lo, hi, wide, SIDE, DP, HALF)  # fmt: skip
-        into, limit, accumulate = out + bh * L * D, L, first > 0
+        own += (bh * LP + r[:, None]) * DP + d[None, :]
+        other += bk * SP * DP
+        g, step = ds + r[:, None].to(tl.int64) * C - first, tl.cast(1, tl.int64)
+        g_k = eighth % (CHUNK // 8) * 8
+        g_ahead = ds + (block * ROWS + eighth // (CHUNK // 8)).to(tl.int64) * C - first + g_k
     else:
         lo, hi = _query_range(first + block * ROWS, end, offset, left, right, spans, L, S, ROWS)
         lo, hi = _part(lo, hi, share, SHARES, 1)
+        own += (bk * SP + first + r[:, None]) * DP + d[None, :]
+        other += bh * LP * DP
+        g, step = ds + r[:, None], tl.cast(C, tl.int64)
+        g_k = eighth // (ROWS // 8)
+        g_ahead = ds + g_k.to(tl.int64) * C + block * ROWS + eighth % (ROWS // 8) * 8
+    other_ahead = other + other_k * DP + other_d
+    other += d[None, :]
+    if wide:
         slope0, slope1, sum0, sum1 = _pair_sums(
-            own + (bk * SP + first + r[:, None]) * DP + d[None, :], other + bh * LP * DP + d[None, :],
-            ds + r[:, None], tl.cast(C, tl.int64), lo, hi, wide, SIDE, DP, HALF)  # fmt: skip
+            own, other, g, step, lo, hi, zero, g_ahead, g_k, other_ahead, other_k, dw, True, SIDE, DP, HALF
+        )
+    else:
+        slope0, slope1, sum0, sum1 = _pair_sums(
+            own, other, g, step, lo, hi, zero, g_ahead, g_k, other_ahead, other_k, dw, False, SIDE, DP, HALF
+        )
+    if SIDE == 0:
+        into, limit, accumulate = out + bh * L * D, L, first > 0
+    else:
         part = (share * count + local).to(tl.int64)
         if SHARES == 1:
             into = out + (bh * S + first) * D

@@ -1,13 +1,31 @@
 """Additive attention on a GPU, fused, forward and backward, in O(n) memory.
 
-float32 is computed by exact fractions, Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / (1 + e^{2a_d} e^{2b_d}), four
-to a reciprocal. Half types run on the tensor cores: tanh is a sum of M sines (``_tanh_series``), sin(ω(a + b)) splits
-into sin·cos + cos·sin, and the score becomes a dot product of 2·M·D features per query and per key. How many terms the
-data's range needs is decided on the device, without waiting for it; where even 16 do not reach, the fractions run.
+float32 is computed by exact fractions, Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / (1 + e^{2a_d} e^{2b_d}). The
+weight goes into the denominator: with W = max|w|, u = w / W, a power of two c, B = e^{2b} and, made once per query,
+α = c e^{2a} / u and ω = c / u, a fraction is w / (1 + AB) = W c / y with y = ω + α B. Four of these have one reciprocal:
+
+    1/y0 + 1/y1 + 1/y2 + 1/y3 = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1) / (y0 y1 y2 y3),   12 operations in all
+
+c keeps the products within float32's range (see ``setup``); a weight below 2^-32 of its head's largest counts as that.
+
+Half types run on the tensor cores: tanh is a sum of M sines (``_tanh_series``), sin(ω(a + b)) splits into sin·cos +
+cos·sin, and the score becomes a dot product of 2·M·D features per query and per key. How many terms the data's range
+needs is decided on the device, without waiting for it; where even 16 do not reach, the fractions run.
 
 Ranges, with R = max|a| + max|b|: the series reaches R = 26.65 for bfloat16 (error of tanh at most 0.004, less for
-R < 10) and R = 21.3 for float16 (0.001); the fractions are exact for all numbers, by products of exponentials up to
-R = 20, by an exponential of each sum beyond.
+R < 10) and R = 23.7 for float16 (0.002). The fractions are exact for all numbers: four to a reciprocal up to R = 20
+(9.7 if some weights are next to nothing), two up to R = 41 (30), by an exponential of each sum beyond.
+
+What bounds the fractions: an H200 has 132 multiprocessors, each issuing 4 instructions for 32 lanes per cycle, at 1.755
+GHz. Per pair and dim, of the inner loops' machine code at d = 64, and the least time for 16 heads · 2048² · 64 of them:
+
+    kernel                       instructions  multiply-add  reciprocals  loads   at least
+    forward                              3.78           3.0         0.25   0.44    0.55 ms
+    score_gradients                      3.78           3.0         0.25   0.44    0.55 ms
+    pair_gradients, queries              5.97           4.5         0.50   0.19    0.87 ms
+    pair_gradients, keys and w           6.56           5.5         0.50   0.19    0.95 ms
+
+Softmax and the products with the values come on top. What tiles need of memory is asked for one tile ahead.
 
 Here is what the kernels (``_triton_additive``) are given. The workspace of the backward pass holds dS for as many heads
 and keys as fit into WORKSPACE bytes.
@@ -24,7 +42,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from regard.kernels import _dropout, _op
@@ -38,7 +55,7 @@ TERMS = 16  # most terms of the series, as in the kernels
 MOST_HIDDEN, MOST_VALUES = 512, 256
 FAR = 2**29  # windows reach no further
 DOC_ROWS, DOC_STEP = 32, 128  # rows as in the kernels, no more than any block has; and how fine spans are cut
-TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 1e-3}  # of tanh, about what a textbook in that type loses
+TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 2e-3}  # of tanh by the series
 
 _MISSING = importlib.util.find_spec("triton") is None
 
@@ -82,13 +99,13 @@ def memory_bytes(problem: Problem) -> int:
     (tanh,) = p.terms.tanhs
     rows, keys = p.batch * p.heads * p.queries, p.batch * p.kv_heads * p.keys
     dims = _padded(tanh.a.shape[-1], 32)
-    features = 4 * TERMS * dims if p.dtype in TOLERANCE else 0
+    features = 4 * TERMS * dims if _by_series(p) else 0
     return rows * (4 * p.v.shape[-1] + 4) + (rows + keys) * (4 * dims + features)
 
 
 def error_bound(problem: Problem) -> float:
-    """Per unit of Σ|w|."""
-    return TOLERANCE.get(problem.dtype, 0.0) if _form(problem) != "exact" else 0.0
+    """Of each tanh, so per unit of Σ|w| in the score."""
+    return TOLERANCE[problem.dtype] if _by_series(problem) else 0.0
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -100,7 +117,10 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Queries × keys of a tile, hidden dims or features per step; warps, pipeline stages, registers a thread."""
+    """Queries × keys of a tile, hidden dims or features per step; warps, pipeline stages, registers a thread.
+
+    group: how many fractions share a reciprocal, 4, or 3 (3, 3 and 2 of every eight).
+    """
 
     queries: int
     keys: int
@@ -108,6 +128,7 @@ class Tiles:
     warps: int
     stages: int = 1
     registers: int | None = None
+    group: int = 4
 
 
 @dataclass(frozen=True)
@@ -160,15 +181,28 @@ def configure(problem: Problem) -> Config:
     if problem.device.type == "cpu":  # the interpreter: small blocks, so that small problems have several
         tiles = Tiles(32, 32, 32, 4)
         return Config(tiles, tiles, tiles, tiles, Rows(32, 32, 4), Rows(32, 32, 4, 32, 2))
-    wide = value_dims > 128
+    wide, medium = value_dims > 128, value_dims > 64
+    if _little_memory(problem.device):
+        small = Tiles(64, 32 if wide else 64, 32, 4, 2)
+        return Config(_EXACT, small, _EXACT, small, Rows(64, cols, 4, registers=128), Rows(64, cols, 4, 32, 1, 2))
     return Config(
-        forward_exact=Tiles(64, 64, 8, 4),
-        forward_series=Tiles(64, 128, 64, 4, 3) if wide else Tiles(128, 128, 64, 8, 3),
-        scores_exact=Tiles(64, 32, 8, 4) if wide else Tiles(64, 64, 8, 4),
-        scores_series=Tiles(64, 64, 64, 4, 3) if wide else Tiles(128, 128, 64, 8, 3),
-        pairs=Rows(64, cols, 4),
-        features=Rows(128, cols, 8, 64, 1, 3),
+        forward_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 128),
+        forward_series=Tiles(64, 128, 64, 4, 3) if wide else Tiles(128, 128 if medium else 256, 64, 8, 3),
+        scores_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 168),
+        scores_series=Tiles(64, 64, 64, 4, 3) if wide else Tiles(128, 64, 64, 8 if medium else 4, 3),
+        pairs=Rows(64, cols, 4, registers=128),
+        features=Rows(128, cols, 8, 64, 1, 4),
     )
+
+
+_EXACT = Tiles(64, 32, 8, 4)
+
+
+@lru_cache(16)
+def _little_memory(device: torch.device) -> bool:
+    """Is it one of the GPUs whose programs can have 99 KiB of shared memory, not 163 KiB or more?"""
+    major, minor = torch.cuda.get_device_capability(device)
+    return major == 12 or (major, minor) in ((8, 6), (8, 9))
 
 
 # --- masks ---
@@ -245,17 +279,19 @@ class TritonAdditive:
 
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
         with _on(p.device):
-            given = _Given(p, self.config or configure(p))
+            config = self.config or configure(p)
+            given = _Given(p, config, config.forward_exact)
             out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=torch.float32, device=p.device)
             lse = torch.empty(p.batch, p.heads, p.queries, dtype=torch.float32, device=p.device)
-            if given.series:
-                given.forward(out, lse, True)
-            given.forward(out, lse, False)
+            given.prepare(across=True)
+            for series in given.forms():
+                given.forward(out, lse, series)
             return out, lse
 
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
         with _on(p.device):
-            given = _Given(p, self.config or configure(p))
+            config = self.config or configure(p)
+            given = _Given(p, config, config.scores_exact)
             grad = grad.to(p.dtype)  # it comes in the wide type of the context, but holds what v's dtype can
             return _Backward(given, out.contiguous(), lse.contiguous(), grad.contiguous()).run()
 
@@ -284,8 +320,9 @@ def _series(device: torch.device, tolerance: float) -> Tensor:
     return rows.to(device)
 
 
-def _form(p: Problem) -> str:
-    return getattr(p.terms.tanhs[0], "form", "auto")
+def _by_series(p: Problem) -> bool:
+    """Does the series run, if the range of the data allows it?"""
+    return p.dtype in TOLERANCE and p.terms.tanhs[0].form != "exact"
 
 
 def _padded(n: int, block: int) -> int:
@@ -299,22 +336,36 @@ def _row_major(x: Tensor) -> Tensor:
 class _Given:
     """A problem as the kernels take it."""
 
-    def __init__(self, p: Problem, config: Config) -> None:
+    def __init__(self, p: Problem, config: Config, exact: Tiles) -> None:
         (tanh,) = p.terms.tanhs
         assert tanh.b is not None
-        self.p, self.config, self.kernels = p, config, _kernels()
-        self.series = p.dtype in TOLERANCE and _form(p) != "exact"
+        self.p, self.config, self.exact, self.kernels = p, config, exact, _kernels()
+        self.series = _by_series(p)
         self.a, self.b, self.v = _row_major(tanh.a), _row_major(tanh.b), _row_major(p.v)
         self.dims, self.value_dims = tanh.a.shape[-1], p.v.shape[-1]
         self.padded_dims = _padded(self.dims, 32)
-        self.padded_values = max(16, 1 << (self.value_dims - 1).bit_length())
+        self.padded_values = max(16, _power(self.value_dims))
         self.rows, self.keys = _padded(p.queries, config.pad_queries), _padded(p.keys, config.pad_keys)
-        self.w = F.pad(tanh.w.to(torch.float32), (0, self.padded_dims - self.dims))
-        self.params = torch.empty(64, dtype=torch.float32, device=p.device)
-        table = _series(p.device, TOLERANCE.get(p.dtype, 4e-3))
-        largest = (torch.linalg.vector_norm(x, torch.inf) for x in (self.a, self.b, self.w))
-        self.kernels.setup[(1,)](*largest, table, self.params, ROWS=len(table), EXACT=not self.series)
         self.mask = self._mask()
+        self._setup(tanh.w)
+
+    def _setup(self, w: Tensor) -> None:
+        """What depends on the data's range, and the weights as the kernels read them."""
+        p, cols = self.p, _power(self.dims)
+        programs = 2 if p.device.type == "cpu" else 128
+        found = torch.empty(2 * programs, dtype=torch.float32, device=p.device)
+        self.kernels.ranges[(2 * programs,)](
+            self.a, self.b, found, *_rows(self.a), *_rows(self.b),
+            D=self.dims, COLS=cols, ROWS=max(4, 2048 // cols), PROGRAMS=programs,
+        )  # fmt: skip
+        self.params = torch.empty(64, dtype=torch.float32, device=p.device)
+        self.w = torch.empty(*w.shape[:2], self.padded_dims, dtype=torch.float32, device=p.device)
+        table = _series(p.device, TOLERANCE.get(p.dtype, 4e-3))
+        self.kernels.setup[(1,)](
+            found, table, self.params, w, self.w, w.shape[1], w.shape[0] * w.shape[1], *w.stride(), PROGRAMS=programs,
+            ROWS=len(table), EXACT=not self.series, D=self.dims, DP=self.padded_dims, COLS=_power(self.padded_dims),
+            GROUP=self.exact.group,
+        )  # fmt: skip
 
     # --- arguments ---
 
@@ -352,7 +403,7 @@ class _Given:
         p = self.p
         return {
             "H": p.heads, "G": p.heads // p.kv_heads, "L": p.queries, "S": p.keys,
-            "LP": self.rows, "SP": self.keys,
+            "LP": self.rows, "SP": self.keys, "D": self.dims,
             "w_b": _batch_stride(self.w), "w_h": 0 if self.w.shape[1] == 1 else self.w.stride(1),
         }  # fmt: skip
 
@@ -425,51 +476,60 @@ class _Given:
 
     # --- what both passes start from ---
 
-    def sides(self) -> tuple[tuple[Tensor, int, int], ...]:
-        return (self.a, self.p.queries, self.rows), (self.b, self.p.keys, self.keys)
+    def forms(self) -> tuple[bool, ...]:
+        """Which kernels are launched, the series' and the fractions'; one of them does nothing."""
+        return (True, False) if self.series else (False,)
 
-    def exponentials(self, across: bool, along: bool) -> list[tuple[Tensor | None, Tensor | None]]:
-        """Of the queries and of the keys: [B, heads, DP, n] and [B, heads, n, DP], as wanted."""
-        made = []
-        for side, (x, n, padded) in enumerate(self.sides()):
-            heads, dims = x.shape[:2], self.padded_dims
-            a = torch.empty(*heads, dims, padded, device=x.device) if across else None
-            b = torch.empty(*heads, padded, dims, device=x.device) if along else None
-            grid = (heads.numel() * (padded // 32) * -(-dims // 32),)
-            self.kernels.exponentials[grid](
-                x, self.params, a, b, x.shape[1], n, padded, *_strides("x", x).values(),
-                SIDE=side, D=self.dims, DP=dims, ROWS=32, COLS=32,
-            )  # fmt: skip
-            made.append((a, b))
-        return made
+    def prepare(self, *, across: bool, along: bool = False) -> None:
+        """Features, or exponentials as [B, heads, n / tile, DP, tile] and [B, heads, n, DP], of queries and keys."""
+        p, dims = self.p, self.padded_dims
+        sides = ((self.a, self.rows), (self.b, self.keys))
 
-    def features(self) -> list[Tensor]:
-        made = []
-        for side, (x, n, padded) in enumerate(self.sides()):
-            heads, dims = x.shape[:2], self.padded_dims
-            out = torch.empty(*heads, padded, 2 * TERMS * dims, dtype=torch.float16, device=x.device)
-            cols = 64 if dims % 64 == 0 else 32
-            grid = (heads.numel() * (padded // 32) * (dims // cols),)
-            self.kernels.features[grid](
-                x, self.w, self.params, out, x.shape[1], n, padded, *_strides("x", x).values(), self.sizes()["w_b"],
-                self.sizes()["w_h"], SIDE=side, D=self.dims, DP=dims, ROWS=32, COLS=cols,
-            )  # fmt: skip
-            made.append(out)
-        return made
+        def room(wanted: bool, width: int, dtype: torch.dtype) -> list[Tensor | None]:
+            if not wanted:
+                return [None, None]
+            return [torch.empty(*x.shape[:2], n, width, dtype=dtype, device=p.device) for x, n in sides]
+
+        self.features = room(self.series, 2 * TERMS * dims, torch.float16)
+        self.across, self.along = (room(wanted, dims, torch.float32) for wanted in (across, along))
+        self.omega = torch.empty(p.batch, p.heads, dims, dtype=torch.float32, device=p.device)
+        programs = [x.shape[0] * x.shape[1] * (n // 32) * (dims // 32) for x, n in sides]
+        sizes = self.sizes()
+        self.kernels.prepare[(sum(programs),)](
+            self.a, self.b, self.w, self.omega, self.params, *self.features, *self.across, *self.along, programs[0],
+            p.heads, p.queries, self.rows, *self.a.stride()[:3], p.kv_heads, p.keys, self.keys, *self.b.stride()[:3],
+            sizes["w_b"], sizes["w_h"], D=self.dims, DP=dims, A_TILE=self.exact.queries, B_TILE=self.exact.keys,
+            ROWS=32, COLS=32,
+        )  # fmt: skip
+
+    def scored(self, series: bool) -> dict[str, Any]:
+        """What scores are made of."""
+        x, y = self.features if series else self.across
+        return {"x": x, "y": y, "w": self.w, "omega": self.omega, "setting": self.params, "GROUP": self.exact.group}
 
     def forward(self, out: Tensor, lse: Tensor, series: bool) -> None:
-        p, tiles = self.p, self.config.forward_series if series else self.config.forward_exact
-        if series:
-            x, y = self.features()
-        else:
-            (x, _), (y, _) = self.exponentials(across=True, along=False)  # type: ignore[assignment]
+        p, tiles = self.p, self.config.forward_series if series else self.exact
         grid = (p.batch * p.heads * -(-p.queries // tiles.queries),)
         self.kernels.forward[grid](
-            x=x, y=y, w=self.w, v=self.v, out=out, lse=lse, setting=self.params, sink=self.sink(), **self.terms(True),
-            **self.mask, **self.documents, **self.spans("key_spans", self.key_spans), **self.dropout(), **self.sizes(),
-            **self.values(), SERIES=series, PRECISION=self.precision(), DP=self.padded_dims,
-            BM=tiles.queries, BN=tiles.keys, STEP=tiles.step, **_options(tiles),
+            v=self.v, out=out, lse=lse, sink=self.sink(), **self.scored(series), **self.terms(True), **self.mask,
+            **self.documents, **self.spans("key_spans", self.key_spans), **self.dropout(), **self.sizes(),
+            **self.values(), SERIES=series, PRECISION=self.precision(), DP=self.padded_dims, BM=tiles.queries,
+            BN=tiles.keys, STEP=tiles.step, AHEAD=self.ahead(tiles.keys), **_options(tiles),
         )  # fmt: skip
+
+    def ahead(self, rows: int) -> int:
+        """Cache lines of a tile of exponentials, as a power of two."""
+        return _power(rows * self.padded_dims // 32)
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << (n - 1).bit_length()
+
+
+def _rows(x: Tensor) -> tuple[int, ...]:
+    """Heads, length, rows in all, and strides."""
+    return x.shape[1], x.shape[2], x.shape[0] * x.shape[1] * x.shape[2], *x.stride()[:3]
 
 
 def _batch_stride(x: Tensor) -> int:
@@ -537,17 +597,13 @@ class _Backward:
                 yield _Pass(items, heads, first, min(keys, given.keys - first))
 
     def run(self) -> Problem:
-        given = self.given
-        if given.series:
-            x, y = given.features()
-            self._run(True, x, y, x, y)
-        (a_across, a_along), (b_across, b_along) = given.exponentials(across=True, along=True)
-        assert a_across is not None and a_along is not None and b_across is not None and b_along is not None
-        self._run(False, a_across, b_across, a_along, b_along)
+        self.given.prepare(across=True, along=True)
+        for series in self.given.forms():
+            self._run(series)
         return self._problem()
 
-    def _run(self, series: bool, x: Tensor, y: Tensor, queries: Tensor, keys: Tensor) -> None:
-        """One form of the score. x, y: what scores are made of; queries, keys: what gradients are made of."""
+    def _run(self, series: bool) -> None:
+        """One form of the score."""
         given, p = self.given, self.p
         dtype = torch.float16 if series else torch.float32
         form = {"SERIES": series}
@@ -560,12 +616,12 @@ class _Backward:
                 given.kernels.clear[(-(-size // 4096),)](ds, given.params, size, **form, BLOCK=4096)
             first_bh = part.items.start * p.heads + part.heads.start
             common = {
-                **given.mask, **given.sizes(), "setting": given.params, "w": given.w, "first": part.first,
-                "C": part.keys, "first_bh": first_bh, "count": part.count(), "DP": given.padded_dims,
+                **given.mask, **given.sizes(), "first": part.first, "C": part.keys, "first_bh": first_bh,
+                "count": part.count(), "DP": given.padded_dims,
             }  # fmt: skip
-            self._scores(form, part, ds, x, y, common)
+            self._scores(form, part, ds, common)
             for side in (0, 1):
-                self._sums(form, part, ds, side, queries, keys, common)
+                self._sums(form, part, ds, side, common)
             self._others(form, part, ds, first_bh)
 
     def shares(self, programs: int) -> int:
@@ -591,34 +647,36 @@ class _Backward:
             SHARES=shares, **form, BLOCK=1024,
         )  # fmt: skip
 
-    def _scores(self, form: Any, part: _Pass, ds: Tensor, x: Tensor, y: Tensor, common: Any) -> None:
+    def _scores(self, form: Any, part: _Pass, ds: Tensor, common: Any) -> None:
         given = self.given
-        tiles = given.config.scores_series if form["SERIES"] else given.config.scores_exact
+        tiles = given.config.scores_series if form["SERIES"] else given.exact
         programs = part.count() * (part.keys // tiles.keys)
         shares = self.shares(programs)
         dv, dkey = (self.room(shares, part, into) for into in (self.dv, self.dkey))
         given.kernels.score_gradients[(programs * shares,)](
-            x=x, y=y, v=given.v, grad=self.grad, lse2=self.lse2, delta=self.delta, g_norm=self.norms[0],
-            v_norm=self.norms[1], ds=ds, dv_out=dv, dkey=dkey, **self.terms, **given.documents,
+            v=given.v, grad=self.grad, lse2=self.lse2, delta=self.delta, g_norm=self.norms[0],
+            v_norm=self.norms[1], ds=ds, dv_out=dv, dkey=dkey, **given.scored(form["SERIES"]), **self.terms,
+            **given.documents,
             **given.spans("query_spans", given.query_spans), **self.dropout, **given.values(), **common, **form,
             PRECISION=given.precision(), SHARES=shares, BM=tiles.queries, BN=tiles.keys, STEP=tiles.step,
-            **_options(tiles),
+            AHEAD=given.ahead(tiles.queries), **_options(tiles),
         )  # fmt: skip
         for values, into in ((dv, self.dv), (dkey, self.dkey)):
             self.add_shares(form, shares, part, common["first_bh"], values, into)
 
-    def _sums(self, form: Any, part: _Pass, ds: Tensor, side: int, queries: Tensor, keys: Tensor, common: Any) -> None:
+    def _sums(self, form: Any, part: _Pass, ds: Tensor, side: int, common: Any) -> None:
         given, count, dims = self.given, part.count(), self.given.padded_dims
         series = form["SERIES"]
         sums = given.config.features if series else given.config.pairs
         blocks = (given.rows if side == 0 else part.keys) // sums.rows
         programs = count * blocks * (dims // sums.dims)
         shares = 1 if side == 0 else self.shares(programs)
-        own, other = (queries, keys) if side == 0 else (keys, queries)
+        own, other = (given.features if series else given.along)[:: 1 if side == 0 else -1]
         out = self.da if side == 0 else self.room(shares, part, self.db)
         dw = torch.zeros(shares, count, blocks, dims, device=self.p.device)  # what does not run leaves zeros
         arguments = {
-            **common, "ds": ds, "other": other, "out": out, "dw": dw, "D": given.dims, "SIDE": side, "SHARES": shares,
+            **common, "setting": given.params, "w": given.w, "ds": ds, "other": other, "out": out, "dw": dw,
+            "SIDE": side, "SHARES": shares,
             **given.spans("spans", given.key_spans if side == 0 else given.query_spans), "ROWS": sums.rows,
             **_options(sums),
         }  # fmt: skip
