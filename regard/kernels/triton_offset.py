@@ -289,9 +289,10 @@ class TritonOffset:
 
     def _spoil(self, p: Problem, given: _Given, config: Config, out: Tensor, lse: Tensor) -> None:
         assert p.bad_keys is not None and p.bad_rows is not None
-        _kernels().spoil[(p.batch * p.heads * -(-p.queries // config.q),)](
+        block = min(config.q, 64)
+        _kernels().spoil[(p.batch * p.heads * -(-p.queries // block),)](
             OUT=out, LSE=lse, BAD_KEYS=p.bad_keys.contiguous().view(torch.uint8),
-            BAD_ROWS=p.bad_rows.contiguous().view(torch.uint8), BM=config.q, BN=config.k, num_warps=4,
+            BAD_ROWS=p.bad_rows.contiguous().view(torch.uint8), BM=block, BN=min(config.k, 32), num_warps=4,
             **given.sizes(dot=False), **given.mask(),
         )  # fmt: skip
 
