@@ -2,7 +2,7 @@
 
 float32 is computed by exact fractions, Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / (1 + e^{2a_d} e^{2b_d}). The
 weight goes into the denominator: with W = max|w|, u = w / W, a power of two c, B = e^{2b} and, made once per query,
-α = c e^{2a} / u and ω = c / u, a fraction is w / (1 + AB) = W c / y with y = ω + α B. Four of these have one reciprocal:
+α = c e^{2a} / u and ω = c / u, a fraction is w / (1 + AB) = W c / y with y = ω + α B. Four have one reciprocal:
 
     1/y0 + 1/y1 + 1/y2 + 1/y3 = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1) / (y0 y1 y2 y3),   12 operations in all
 
