@@ -37,7 +37,8 @@ OPTIONAL = ["numba", "triton", "matplotlib", "starlette", "transformers", "onnx"
 
 
 def test_public_names():
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "attend", "mask", "nn", "plan", "score", "steps"}
+    functions, modules = {"attend", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps"} | functions | modules
     assert regard.score.__all__ == [
         "ALiBi",
         "Additive",
@@ -68,9 +69,13 @@ def test_public_names():
         "Prefix",
         "Window",
     ]
+    assert regard.models.__all__ == ["Memory", "RNNConfig", "RNNSeq2Seq", "Transformer", "TransformerConfig"]
+    assert regard.decode.__all__ == ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
 
 
-@pytest.mark.parametrize("module", [regard, regard.score, regard.mask], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [regard, regard.score, regard.mask, regard.models, regard.decode], ids=lambda m: m.__name__
+)
 def test_every_public_name_is_there_and_documented(module):
     for name in module.__all__:
         assert getattr(module, name).__doc__, f"{name} has no docstring"
