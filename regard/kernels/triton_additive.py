@@ -191,11 +191,11 @@ def configure(problem: Problem) -> Config:
         small = Tiles(64, 32 if wide else 64, 32, 4, 2)
         return Config(_EXACT, small, _EXACT, small, Rows(64, cols, 4, registers=128), Rows(64, cols, 4, 32, 1, 2))
     return Config(
-        forward_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 128),
+        forward_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 128) if medium else Tiles(128, 64, 8, 8),
         forward_series=Tiles(64, 128, 64, 4, 3) if wide else Tiles(128, 128 if medium else 256, 64, 8, 3),
-        scores_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 168),
+        scores_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 168) if medium else Tiles(64, 64, 8, 4),
         scores_series=Tiles(64, 64, 64, 4, 3) if wide else Tiles(128, 64, 64, 8 if medium else 4, 3),
-        pairs=Rows(64, cols, 4, registers=128),
+        pairs=Rows(32, cols, 4),
         features=Rows(128, cols, 8, 64, 1, 4),
     )
 
