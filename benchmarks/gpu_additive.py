@@ -186,6 +186,13 @@ def bench(f: Callable[[], Any], rep: int = 100) -> float:
     return float(triton.testing.do_bench(f, warmup=20, rep=rep, return_mode="median"))
 
 
+def replayed(f: Callable[[], Any]) -> float:
+    """The same as a CUDA graph: what the GPU needs, with no host in between."""
+    import triton
+
+    return float(triton.testing.do_bench_cudagraph(f, rep=60, return_mode="median"))
+
+
 def peak(f: Callable[[], Any]) -> float:
     """GiB allocated at most beyond what was there."""
     torch.cuda.synchronize()
@@ -359,6 +366,8 @@ def ours(dtype: str, config: Config | None) -> dict[str, float]:
         "forward": bench(forward),
         "forward again": bench(forward),
         "backward": bench(backward),
+        "forward graph": replayed(forward),
+        "backward graph": replayed(backward),
         "forward through the operator": bench(lambda: _op.run(fused.NAME, p)),
         "forward GiB": peak(forward),
         "backward GiB": peak(backward),
@@ -630,7 +639,9 @@ def report() -> None:
         for what in ("forward", "backward"):
             peers = {"eager": value(f"eager {dtype}", what), "compiled": value(f"compiled {dtype}", what)}
             peers |= {"eager bf16": value("eager bf16", what)} if dtype == "fp16" else {}
-            line(dtype, what, value(f"ours {dtype}", what), {**peers, "SDPA dot": value(f"dot {dtype}", what)})
+            peers["SDPA dot"] = value(f"dot {dtype}", what)
+            line(dtype, what, value(f"ours {dtype}", what), peers)
+            line(dtype, f"{what} graph", value(f"ours {dtype}", f"{what} graph"), peers)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _dropout, _op
+from regard.kernels._launch import launchers
 from regard.kernels._tanh_series import SERIES
 from regard.mask import And, Causal, Documents, Grid, Lengths, Mask, Prefix, Window
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
@@ -317,7 +318,7 @@ def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 def _kernels() -> Any:
     from regard.kernels import _triton_additive as kernels
 
-    return kernels
+    return launchers(kernels)
 
 
 @lru_cache(16)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _dropout, _op
+from regard.kernels._launch import launchers
 from regard.mask import And, Causal, Documents, Grid, Lengths, Mask, Or, Prefix, Window
 from regard.terms import DotTerm, KeyTerm, OffsetTerm, Problem, Term, Terms, may_need_gradient
 
@@ -334,7 +335,7 @@ _op.KERNELS[NAME] = TritonOffset()
 def _kernels() -> Any:
     from regard.kernels import _triton_offset
 
-    return _triton_offset
+    return launchers(_triton_offset)
 
 
 def _on(device: torch.device) -> Any:
