@@ -2,9 +2,10 @@
 
     python3 benchmarks/gpu_dot.py [--out results.json] [--limit seconds]
 
-Times are medians of ``triton.testing.do_bench`` in milliseconds, SDPA and attend in turn, the better of two rounds.
-"host" is what a call costs before the GPU has anything to do, in microseconds. With a mask ``attend`` also guards
-against NaN and Inf in masked places, one pass over q, k and v, which SDPA does not; "guard" is what that pass takes.
+Forward times are medians of CUDA graphs replayed in turn, so that neither the host nor a falling clock is measured;
+backward times are ``triton.testing.do_bench``'s, in turn, the best of three rounds. All in milliseconds. "host" is what
+a call costs before the GPU has anything to do, in microseconds. With a mask ``attend`` also guards against NaN and Inf
+in masked places, one pass over q, k and v, which SDPA does not; "guard" is what that pass takes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.nn.functional as F
+from _gpu import in_turn, replayed
 from torch import Tensor
 
 import regard
@@ -43,7 +45,7 @@ MEMORY = 4.0e12  # bytes per second that an H200 can be made to read and write
 def bench(f: Callable[[], Any]) -> float:
     from triton.testing import do_bench
 
-    return float(do_bench(f, warmup=10, rep=60, return_mode="median"))
+    return float(do_bench(f, warmup=10, rep=40, return_mode="median"))
 
 
 def host_us(f: Callable[[], Any], count: int = 50) -> float:
@@ -58,14 +60,14 @@ def host_us(f: Callable[[], Any], count: int = 50) -> float:
 
 def compare(sdpa: Callable[[], Tensor], attend: Callable[[], Tensor], leaves: list[Tensor], grad: Tensor) -> dict:
     """Forward without gradients, backward alone, and the host's share."""
-    row: dict[str, float] = {}
-    for _ in range(2):
-        for name, f in (("sdpa", sdpa), ("attend", attend)):
-            with torch.no_grad():
-                row[f"{name}_fwd"] = min(row.get(f"{name}_fwd", 1e9), bench(f))
-                row[f"{name}_host_us"] = min(row.get(f"{name}_host_us", 1e9), host_us(f))
+    both = {"sdpa": sdpa, "attend": attend}
+    with torch.no_grad():
+        row = {f"{name}_fwd": ms for name, ms in in_turn(both).items()}
+        row |= {f"{name}_host_us": min(host_us(f) for _ in range(2)) for name, f in both.items()}
+    for _ in range(3):
+        for name, f in both.items():
             out = f()
-            backward = bench(lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True))
+            backward = bench(lambda out=out: torch.autograd.grad(out, leaves, grad, retain_graph=True))
             row[f"{name}_bwd"] = min(row.get(f"{name}_bwd", 1e9), backward)
     for side in ("fwd", "bwd"):
         row[f"ratio_{side}"] = row[f"sdpa_{side}"] / row[f"attend_{side}"]
@@ -87,7 +89,7 @@ def measure(dtype: torch.dtype, heads: int, n: int, d: int) -> list[dict[str, An
         )
         if causal:
             with torch.no_grad():
-                row["guard"] = bench(lambda: _guard.clean(q, v, [k], [slice(0, heads)]))
+                row["guard"] = replayed(lambda: _guard.clean(q, v, [k], [slice(0, heads)]))
             row["guard_floor"] = 1e3 * 6 * q.numel() * q.element_size() / MEMORY
         rows.append(row)
         shape = f"{row['dtype']:9s} {heads:2d} heads n {n:5d} d {d:3d} causal={causal!s:5}"
