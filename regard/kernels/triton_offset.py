@@ -210,11 +210,17 @@ class Config:
 # registers on a Hopper GPU.
 HALF = {
     "forward": ((64, Config(64, 128, 4, 3)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
+    "forward without dot": (
+        (64, Config(128, 128, 8, 3)),
+        (128, Config(128, 64, 8, 2)),
+        (LARGEST, Config(128, 32, 8, 2)),
+    ),
     "keys": ((64, Config(64, 128, 8, 2)), (128, Config(32, 128, 8, 2)), (LARGEST, Config(32, 32, 4, 2))),
     "queries": ((64, Config(128, 64, 8, 2)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
 }
 FLOAT = {
     "forward": ((64, Config(64, 32, 8, 1)), (128, Config(32, 64, 8, 1)), (LARGEST, Config(32, 16, 4, 1))),
+    "no dot": ((64, Config(64, 32, 8, 1)), (128, Config(32, 64, 8, 1)), (LARGEST, Config(32, 16, 4, 1))),
     "keys": ((64, Config(32, 64, 8, 1)), (128, Config(32, 32, 8, 1)), (LARGEST, Config(16, 32, 8, 1))),
     "queries": ((64, Config(32, 32, 8, 1)), (128, Config(16, 32, 8, 1)), (LARGEST, Config(16, 16, 8, 1))),
 }
@@ -224,6 +230,8 @@ def configure(kernel: str, p: Problem) -> Config:
     """The configuration of "forward", "keys" or "queries", no larger than the problem."""
     dims = max(p.v.shape[-1], *(t.q.shape[-1] for t in p.terms.dots), 0)
     table = FLOAT if p.dtype == torch.float32 else HALF
+    if kernel == "forward" and not p.terms.dots:
+        kernel = "no dot"
     config = next(c for most, c in table[kernel] if dims <= most)
     return replace(config, q=min(config.q, _padded(p.queries)), k=min(config.k, _padded(p.keys)))
 
