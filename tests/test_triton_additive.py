@@ -351,8 +351,9 @@ def test_few_queries_with_everything(dtype):
 def test_few_queries_against_cached_exponentials(size):
     p = problem(torch.float32, queries=2, keys=70, dim=9, size=size)
     (tanh,) = p.terms.tanhs
-    cached = replace(tanh, b=torch.exp(2 * tanh.b.clamp(-43, 43)), exponential=True)
-    q = replace(p, terms=replace(p.terms, terms=(cached,)))
+    tanh = replace(tanh, b=tanh.b.clamp(-43, 43))
+    cached = replace(tanh, b=torch.exp(2 * tanh.b), exponential=True)
+    p, q = (replace(p, terms=replace(p.terms, terms=(term,))) for term in (tanh, cached))
     for x, y in zip(triton_additive.run(q), triton_additive.run(p), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
 
