@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import regard
+import regard.align
 import regard.data
+import regard.grammar
 import regard.text
 
 ROOT = Path(regard.__file__).parent
@@ -31,6 +33,7 @@ LAYOUT = [
     "decode",
     "train",
     "align",
+    "grammar",
     "interop",
     "tasks",
     "explorer",
@@ -95,9 +98,25 @@ def test_public_names_of_the_text_half():
         "read",
         "texts",
     ]
+    assert regard.align.__all__ == [
+        "Alignment",
+        "Quality",
+        "links",
+        "parse",
+        "pharaoh",
+        "picture",
+        "quality",
+        "read_naacl",
+        "read_pharaoh",
+        "swap",
+        "symmetrize",
+        "word_weights",
+        "write_pharaoh",
+    ]
+    assert regard.grammar.__all__ == ["Pair", "pairs"]
 
 
-MODULES = [regard, regard.score, regard.mask, regard.text, regard.models, regard.decode, regard.data]
+MODULES = [regard, regard.score, regard.mask, regard.text, regard.models, regard.decode, regard.data, regard.align, regard.grammar]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
