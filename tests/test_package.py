@@ -11,7 +11,10 @@ import regard
 import regard.align
 import regard.data
 import regard.grammar
+import regard.folder
+import regard.tasks.translation
 import regard.text
+import regard.train
 
 ROOT = Path(regard.__file__).parent
 
@@ -31,6 +34,8 @@ LAYOUT = [
     "text",
     "data",
     "decode",
+    "store",
+    "folder",
     "train",
     "align",
     "grammar",
@@ -117,6 +122,27 @@ def test_public_names_of_the_text_half():
 
 
 MODULES = [regard, regard.score, regard.mask, regard.text, regard.models, regard.decode, regard.data, regard.align, regard.grammar]
+    assert regard.train.__all__ == [
+        "Diverged",
+        "Lines",
+        "Mismatch",
+        "Outcome",
+        "Position",
+        "Progress",
+        "Ranks",
+        "Settings",
+        "Silent",
+        "Step",
+        "Table",
+        "Task",
+        "fit",
+        "learning_rate",
+        "progress",
+        "sequence_loss",
+    ]
+
+
+MODULES = [regard, regard.score, regard.mask, regard.models, regard.decode, regard.text, regard.data, regard.train]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
