@@ -10,8 +10,9 @@ import pytest
 import regard
 import regard.align
 import regard.data
-import regard.grammar
+import regard.evaluate
 import regard.folder
+import regard.grammar
 import regard.tasks.translation
 import regard.text
 import regard.train
@@ -41,15 +42,22 @@ LAYOUT = [
     "grammar",
     "interop",
     "tasks",
+    "translation",
+    "translator",
+    "evaluate",
     "explorer",
+    "lines",
+    "console",
     "cli",
+    "__main__",
 ]
 OPTIONAL = ["numba", "triton", "matplotlib", "starlette", "transformers", "onnx", "keras", "tokenizers"]
+COMMANDS = ["typer", "rich", "sacrebleu"]  # what only commands need
 
 
 def test_public_names():
-    functions, modules = {"attend", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps"} | functions | modules
+    functions, modules = {"attend", "load", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Translator"} | functions | modules
     assert regard.score.__all__ == [
         "ALiBi",
         "Additive",
@@ -120,8 +128,6 @@ def test_public_names_of_the_text_half():
     ]
     assert regard.grammar.__all__ == ["Pair", "pairs"]
 
-
-MODULES = [regard, regard.score, regard.mask, regard.text, regard.models, regard.decode, regard.data, regard.align, regard.grammar]
     assert regard.train.__all__ == [
         "Diverged",
         "Lines",
@@ -142,7 +148,19 @@ MODULES = [regard, regard.score, regard.mask, regard.text, regard.models, regard
     ]
 
 
-MODULES = [regard, regard.score, regard.mask, regard.models, regard.decode, regard.text, regard.data, regard.train]
+MODULES = [
+    regard,
+    regard.score,
+    regard.mask,
+    regard.models,
+    regard.decode,
+    regard.text,
+    regard.data,
+    regard.train,
+    regard.align,
+    regard.grammar,
+    regard.evaluate,
+]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
@@ -223,7 +241,7 @@ def python(*arguments):
 def test_importing_pulls_in_nothing_optional():
     code = "import sys, regard; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = set(python("-c", code).stdout.split())
-    assert "torch" in loaded and not loaded & set(OPTIONAL)
+    assert "torch" in loaded and not loaded & {*OPTIONAL, *COMMANDS}
 
 
 def test_importing_is_fast():

@@ -39,7 +39,7 @@ class Place:
     dim: int
     causal: bool = False
 
-    def sets(self, per_head: bool) -> dict[str, int]:
+    def sets(self, per_head: bool) -> dict[str, Any]:
         """Parameters of their own for every head, or one set for all."""
         return {"heads": self.heads, "kv_heads": self.kv_heads} if per_head else {}
 
