@@ -1,6 +1,6 @@
 """Translation: train an encoder-decoder on pairs of lines, from files to a model folder.
 
-    python -m regard.tasks.translation --source train.en --target train.fr \\
+    regard train --source train.en --target train.fr \\
         --valid-source val.en --valid-target val.fr --out model/
 
 Started again after it was killed, the same command goes on where the last checkpoint stands. Under
@@ -317,27 +317,74 @@ def _forget(folder: Path) -> None:
 # --- the command ---
 
 
+EXAMPLES = """examples:
+  regard train --source train.en --target train.fr --valid-source val.en --valid-target val.fr --out model/
+  regard train --config recipe.toml --out model/ --updates 20000 --seed 2
+  regard train ... --out rnn/ --kind rnn --score additive
+  regard train ... --out model/ --set model.self_score=relative --set training.rdrop=5
+  torchrun --nproc-per-node 4 -m regard train ... --out model/
+
+What is not given is fitted to the size of the corpus; model/config.toml tells what was chosen. Started again after it
+was killed, the same command goes on where the last checkpoint stands. --config and --set take every setting, by the
+names of config.toml."""
+
+# The settings that are asked for most, as flags: table, key, type or choices, help.
+FLAGS: tuple[tuple[str, str, Any, str], ...] = (
+    ("subwords", "vocab_size", int, "subwords to learn, both languages together"),
+    ("model", "kind", ("transformer", "rnn"), "what to train"),
+    ("model", "dim", int, "width"),
+    ("model", "ffn_dim", int, "width of the feed-forward layers (transformer)"),
+    ("model", "heads", int, "attention heads"),
+    ("model", "encoder_layers", int, "layers that read"),
+    ("model", "decoder_layers", int, "layers that write"),
+    ("model", "dropout", float, "share of units left out"),
+    ("training", "updates", int, "steps of the optimizer"),
+    ("training", "tokens", int, "subwords of an update, both sides"),
+    ("training", "lr", float, "highest learning rate"),
+    ("training", "warmup", int, "updates until it is reached"),
+    ("training", "schedule", ("inverse_sqrt", "cosine"), "how it falls"),
+    ("training", "smoothing", float, "label smoothing"),
+    ("training", "rdrop", float, "weight of R-Drop"),
+    ("training", "patience", int, "validations without progress before it stops"),
+    ("training", "seed", int, "the same seed trains the same model"),
+    ("training", "device", str, "auto, cpu or cuda"),
+    ("training", "precision", ("auto", "bfloat16", "float32"), "auto is bfloat16 on a GPU"),
+    ("training", "parallel", ("ddp", "fsdp"), "how several processes share the work"),
+)
+
+
 def parse(argv: Sequence[str] | None = None) -> tuple[Settings, argparse.Namespace]:
     """Settings of a command line: --config first, then what is given beside it."""
     parser = argparse.ArgumentParser(
-        prog="python -m regard.tasks.translation", description="Train a translation model from pairs of lines."
+        prog="regard train",
+        description="Train a translation model from pairs of lines.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--task", default="translation", choices=("translation",), help="what the pairs are")
     for name in ("source", "target", "valid-source", "valid-target"):
-        parser.add_argument(f"--{name}", metavar="FILE", help=f"{name.replace('-', ' ')} lines")
+        parser.add_argument(f"--{name}", metavar="FILE", help=f"{name.replace('-', ' ')} lines, perhaps gzipped")
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the model folder to make")
     parser.add_argument("--config", metavar="FILE.toml", help="settings: [data], [subwords], [model], [training]")
-    parser.add_argument("--store", default="float32", choices=("float32", "float16", "int8"))
-    parser.add_argument("--keep-checkpoints", action="store_true")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="as training.updates=100; repeatable"
+    parser.add_argument("--store", default="float32", choices=("float32", "float16", "int8"), help="weights as stored")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="leave them in the folder")
+    fitted = parser.add_argument_group("settings, fitted to the corpus unless given")
+    for _, key, kind, about in FLAGS:
+        how = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": kind.__name__.upper()}
+        fitted.add_argument(f"--{key.replace('_', '-')}", help=about, **how)
+    fitted.add_argument("--score", metavar="KIND", help="the score of cross-attention: dot, additive, general, …")
+    fitted.add_argument(
+        "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any other: training.clip=0.5; repeatable"
     )
     options = parser.parse_args(argv)
     tables: dict[str, Any] = read_toml(options.config) if options.config else {}
-    data = dict(tables.get("data", {}))
-    for name in ("source", "target", "valid_source", "valid_target"):
-        if getattr(options, name) is not None:
-            data[name] = getattr(options, name)
-    tables["data"] = data
+    given = [("data", name, getattr(options, name)) for name in ("source", "target", "valid_source", "valid_target")]
+    given += [(table, key, getattr(options, key)) for table, key, *_ in FLAGS]
+    kind = options.kind or tables.get("model", {}).get("kind", "transformer")
+    given.append(("model", "score" if kind == "rnn" else "cross_score", options.score))
+    for table, key, value in given:
+        if value is not None:
+            tables[table] = {**tables.get(table, {}), key: value}
     for assignment in options.set:
         _assign(tables, assignment)
     return Settings.from_tables(tables), options
