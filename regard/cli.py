@@ -144,6 +144,7 @@ def translate(
                 if show:
                     writer.write(drawn(line.text, found, weights))
                 number += 1
+            writer.flush()
 
 
 @app.command()

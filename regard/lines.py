@@ -164,18 +164,19 @@ class Writer:
         """Lines, each made to be one: a line end inside becomes a space."""
         whole = [" ".join(line.replace("\r", "\n").split("\n")) for line in lines]
         self._stream.write("".join(f"{line}\n" for line in whole).encode(errors="replace"))
-        self._stream.flush()
 
-    def draw(self, text: str) -> None:
-        """Several lines as they are."""
-        self.write(text.split("\n"))
+    def flush(self) -> None:
+        """Let whoever waits see what was written."""
+        self._stream.flush()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self.path is None:
+            if kind is None:
+                self.flush()
             return
         try:
             if kind is None:
-                self._stream.flush()
+                self.flush()
                 if self._part:
                     os.fsync(self._stream.fileno())
                     os.replace(self._part, self.path)

@@ -747,3 +747,33 @@ def test_help_teaches(run):
 
 def test_a_translator_is_public():
     assert regard.load and Translator.__doc__
+
+
+# --- the documentation ---
+
+
+def transcripts(page):
+    """Commands and what the page says that they print, block by block."""
+    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
+        yield [(part.split("\n")[0], part.split("\n")[1:]) for part in ("\n" + block.rstrip("\n")).split("\n$ ")[1:]]
+
+
+@pytest.mark.slow
+def test_the_transcripts_of_the_documentation(model, files):
+    """As they stand in docs/cli.md, with … standing for anything."""
+    os.symlink(model, files / "model")
+    shell = f'regard() {{ {sys.executable} -m regard "$@"; }}; set -e; exec 2>&1; '
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    page = (ROOT / "docs" / "cli.md").read_text()
+    count = 0
+    for block in transcripts(page):
+        for command, expected in block:
+            done = subprocess.run(
+                ["bash", "-c", shell + command], cwd=files, capture_output=True, check=False, text=True, env=environment
+            )
+            pattern = re.escape("\n".join(expected)).replace(r"\.\.\.", ".*?")
+            if expected:
+                pattern += "\n"
+            assert re.fullmatch(pattern, done.stdout, re.DOTALL), f"$ {command}\n{done.stdout}"
+            count += 1
+    assert count == 17
