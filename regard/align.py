@@ -63,7 +63,9 @@ def word_weights(
     ``weights`` [layers, heads, T, S] are those of cross-attention in a forced decode, that is with the target given:
     row t reads <s> y₁ … y_t, its last input being y_t, and predicts y_{t+1}. One ``layer`` and ``head`` are taken, or
     the mean over them. With ``shift`` the row of y_t is that where it is the input, row t, else that where it is
-    predicted, row t − 1 (Chen et al. 2020, https://arxiv.org/abs/2004.14837: the first is far better).
+    predicted, row t − 1. In models of real text the first is far better (Chen et al. 2020,
+    https://arxiv.org/abs/2004.14837); a small model of text that is easy to predict looks at a word's source when it
+    predicts it, so compare both.
 
     ``source_words`` and ``target_words`` are the word of every subword (``Encoded.words``), −1 for none; they may leave
     out <s> and </s> at the end. The subwords of a source word are added up; those of a target word give their mean, or

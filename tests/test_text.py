@@ -302,6 +302,19 @@ def test_dropout_is_the_same_in_another_process_and_with_a_fresh_graph(subwords,
     assert subwords.encode(EN[0], dropout=0.5, seed=1).ids == ids
 
 
+def test_the_same_word_is_cut_in_different_ways_within_a_line(subwords):
+    drawn = subwords.encode("fille " * 20, dropout=0.3)
+    cuts = {tuple(i for i, w in zip(drawn.ids, drawn.words, strict=True) if w == word) for word in range(20)}
+    assert len(cuts) > 3
+
+
+def test_long_stretches_are_drawn_in_parts(subwords):
+    chunks = subwords.chunks()
+    chunks.line("x" * 5000 + "日本語" * 500 + " fille")
+    sizes = [sum(len(subwords._bytes[i]) for i in row) for row in chunks.table().lists()]
+    assert max(sizes) <= regard.bpe.CHUNK_BYTES
+
+
 def test_dropout_draws_what_the_library_draws(subwords):
     """Shares of each segmentation of a word, against the library's own (unseeded) BPE-dropout."""
     draws, p, word = 8000, 0.25, "fille"
