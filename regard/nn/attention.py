@@ -34,6 +34,11 @@ class KeyValues:
         return KeyValues(replace(self.keys, trusted=True), self.values)
 
 
+_FIRST_ROOM = (
+    19  # odd, and it grows to odd numbers: at powers of two all heads would fall on the same lines of the cache
+)
+
+
 class Cache:
     """The lowered keys and values of the positions so far, for decoding step by step.
 
@@ -53,7 +58,7 @@ class Cache:
 
     def allocate(self, like: tuple[Tensor, ...]) -> None:
         """Make room for sequences of these tensors ([N, kv_heads, anything, dims])."""
-        capacity = max(64, like[0].shape[-2]) if self.max_length is None else self.max_length
+        capacity = max(_FIRST_ROOM, like[0].shape[-2]) if self.max_length is None else self.max_length
         self.tensors = [t.new_zeros(*t.shape[:-2], capacity, t.shape[-1]) for t in like]
         if self.max_length is not None:
             self.length = torch.zeros((), dtype=torch.int64, device=like[0].device)
@@ -104,7 +109,7 @@ class Cache:
     def _make_room(self, needed: int) -> None:
         capacity = self.tensors[0].shape[-2]
         if needed > capacity:
-            more = max(needed, 2 * capacity) - capacity
+            more = max(needed, capacity + capacity // 2 + 7) - capacity
             self.tensors = [nn.functional.pad(t, (0, 0, 0, more)) for t in self.tensors]
 
 
