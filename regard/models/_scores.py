@@ -39,7 +39,7 @@ class Place:
     dim: int
     causal: bool = False
 
-    def sets(self, per_head: bool) -> dict[str, Any]:
+    def sets(self, per_head: bool) -> dict[str, int]:
         """Parameters of their own for every head, or one set for all."""
         return {"heads": self.heads, "kv_heads": self.kv_heads} if per_head else {}
 
@@ -48,8 +48,19 @@ def _dot(at: Place, *, scale: float | None = None) -> Score:
     return Dot(scale)
 
 
-def _additive(at: Place, *, hidden_dim: int | None = None, per_head: bool = True, init: str = "glorot") -> Score:
-    return Additive(at.head_dim, at.head_dim, hidden_dim or at.head_dim, init=init, **at.sets(per_head))
+def _additive(
+    at: Place, *, hidden_dim: int | None = None, per_head: bool = True, init: str = "glorot", form: str = "auto"
+) -> Score:
+    sets = at.sets(per_head)
+    return Additive(
+        at.head_dim,
+        at.head_dim,
+        hidden_dim or at.head_dim,
+        heads=sets.get("heads"),
+        kv_heads=sets.get("kv_heads"),
+        init=init,
+        form=form,
+    )
 
 
 def _general(at: Place, *, per_head: bool = True, scale: float = 1.0) -> Score:

@@ -34,9 +34,8 @@ class KeyValues:
         return KeyValues(replace(self.keys, trusted=True), self.values)
 
 
-_FIRST_ROOM = (
-    19  # odd, and it grows to odd numbers: at powers of two all heads would fall on the same lines of the cache
-)
+# Odd, and it grows to numbers that are no power of two: else all heads would share a few lines of the CPU's cache.
+_FIRST_ROOM = 19
 
 
 class Cache:
