@@ -238,6 +238,17 @@ def test_length_penalty_and_beam_reach_the_search(model, monkeypatch, run):
     assert (seen["beams"], seen["alpha"], seen["best"]) == (7, 0.3, 1)
 
 
+def test_eight_bits_say_the_same(run, model, files, monkeypatch):
+    from regard.nn import int8
+
+    monkeypatch.setattr(int8.to_int8, "__kwdefaults__", {"at_least": 0})  # this model is small
+    done = run("translate", "-m", model, "-i", files / "test.en", "--int8")
+    assert sum(a == b for a, b in zip(done.lines, TARGETS, strict=True)) > 55
+    fine = run("translate", "-m", model, "-i", files / "test.en", "--score", files / "test.fr").out
+    coarse = run("translate", "-m", model, "-i", files / "test.en", "--score", files / "test.fr", "--int8").out
+    assert coarse != fine
+
+
 def test_scores_of_given_pairs(run, model, translator, files):
     done = run("translate", "-m", model, "-i", files / "test.en", "--score", files / "test.fr")
     assert [float(line) for line in done.lines] == pytest.approx(translator.score(TEST_PAIRS), abs=1e-3)
@@ -331,6 +342,7 @@ def test_a_damaged_model(run, model, tmp_path, name, change, says):
         (["translate", "-m", "{model}", "--layer", "9", "--alignment", "x"], "layer: expected one of 2, got 9"),
         (["translate", "-m", "{model}", "--min-length", "9", "--max-length", "3", "x"], "minimum"),
         (["translate", "-m", "{model}", "--device", "abacus", "x"], "abacus"),
+        (["translate", "-m", "{model}", "--device", "cuda", "--int8", "x"], "device"),
         (["translate", "-m", "{model}", "--wrong", "x"], "--wrong"),
         (["translate", "-m", "{model}", "-i", "{files}/test.en", "--score", "{files}/short"], "60 lines"),
         (["evaluate", "{files}/short", "-r", "{files}/test.fr"], "has 1 lines"),
