@@ -505,6 +505,15 @@ def test_both_directions_are_better_than_one(run, model, reverse, files):
     assert rates["grow-diag-final-and"] < one and len({one, *rates.values()}) == 4
 
 
+def test_the_other_direction_is_turned_round(run, model, reverse):
+    done = run(
+        *("align", "-m", model, "--reverse", reverse, "--symmetrize", "union", "-"),
+        stdin=b"the dog sees a cat . ||| le chien",
+    )
+    found = align.parse(done.lines[0]).sure
+    assert {s for s, _ in found} == set(range(6)) and {t for _, t in found} == {0, 1}
+
+
 def test_the_row_and_layer_that_are_read_matter(run, model, files):
     def links(*more):
         return run("align", "-m", model, files / "test.en", files / "test.fr", *more).out
