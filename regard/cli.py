@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -44,6 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         say(f"error: {message(error)}")
         return 2
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"regard {sys.modules['regard'].__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version)] = False) -> None:
+    pass
 
 
 # --- options that commands share ---
@@ -139,6 +151,8 @@ def translate(
         translator, number = _load(model, device, int8), 0
         look: dict[str, Any] = {"layer": layer, "head": head}
         search |= {"attention": alignment or show, "batch_tokens": batch_tokens}
+        if not (text or input) and sys.stdin.isatty():
+            window = 1  # somebody types, and waits for an answer
         for some in windows(lines, window):
             for line, found in zip(some, job.run(some, translator.outputs, **search), strict=True):
                 weights = [translator.word_weights(t, **look) for t in found.translations] if alignment or show else []

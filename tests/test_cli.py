@@ -759,6 +759,32 @@ def test_translating_imports_what_it_needs_alone(model):
     assert not loaded & {"sacrebleu", "numba", "transformers", "matplotlib", "pandas", "scipy", "sklearn"}
 
 
+def test_the_version(run):
+    assert run("--version").out.decode() == f"regard {regard.__version__}\n"
+
+
+def test_a_terminal_gets_a_bar_and_answers_at_once(model):
+    """Through a pseudo-terminal: what is typed is answered before the input ends."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
+    command = [sys.executable, "-m", "regard", "translate", "-m", str(model)]
+    child = subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=environment)
+    try:
+        os.write(master, f"{SOURCES[0]}\n".encode())
+        assert child.stdout.readline().decode() == TARGETS[0] + "\n"
+        os.write(master, f"{SOURCES[1]}\n\x04".encode())
+        assert child.stdout.readline().decode() == TARGETS[1] + "\n"
+        assert child.wait(60) == 0
+        assert "2/2" in os.read(master, 100_000).decode(errors="replace")
+    finally:
+        child.kill()
+        child.stdout.close()
+        child.wait()
+        os.close(slave)
+        os.close(master)
+
+
 def test_help_teaches(run):
     assert "translate" in run("--help").out.decode()
     for command in ("translate", "evaluate", "align"):
