@@ -168,6 +168,7 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(value_dim or dim, kv_heads * head_dim, bias=bias)
         self.out_proj = nn.Linear(heads * head_dim, dim, bias=bias)
         self.sink = nn.Parameter(torch.zeros(heads)) if sink else None
+        self.qkv: nn.Module | None = None  # takes the place of the first three in self-attention of an 8-bit copy
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -204,18 +205,22 @@ class MultiHeadAttention(nn.Module):
             if isinstance(key, KeyValues) or value is not None or (key is not None and key is not query):
                 raise ValueError("a cache is for self-attention; for cross-attention pass keys_values(memory) as key")
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
-            known = cache.append(self.keys_values(query, start=offset))
+            q, k, v = self._own(query)
+            known = cache.append(self._lowered(k, v, offset))
             if isinstance(cache.length, Tensor):
                 filled = Lengths(cache.length)
                 mask = filled if mask is None else as_mask(mask) & filled
             keys, values = known.keys, known.values
         elif isinstance(key, KeyValues):
-            keys, values = key.keys, key.values
+            q, keys, values = self._split(self.q_proj(query), self.heads), key.keys, key.values
         else:
-            keys, values = self._project(query if key is None else key, value)
+            if key is None and value is None:
+                q, keys, values = self._own(query)
+            else:
+                q = self._split(self.q_proj(query), self.heads)
+                keys, values = self._project(query if key is None else key, value)
             if self.trusted and mask is not None and query.device.type != "cpu":  # where looking is cheap
                 keys = replace(self.score.keys(keys), trusted=True)
-        q = self._split(self.q_proj(query), self.heads)
         out = attend(
             q,
             keys,
@@ -237,7 +242,9 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, key: Tensor, value: Tensor | None = None, *, start: int | Tensor = 0) -> KeyValues:
         """Project and lower a sequence once, to be attended to many times (cross-attention while decoding)."""
-        k, v = self._project(key, value)
+        return self._lowered(*self._project(key, value), start)
+
+    def _lowered(self, k: Tensor, v: Tensor, start: int | Tensor) -> KeyValues:
         needed = torch.is_grad_enabled() and any(t.requires_grad for t in (k, v))
         return KeyValues(self.score.keys(k, start) if needed else self.score.cached_keys(k, start), v)
 
@@ -249,6 +256,13 @@ class MultiHeadAttention(nn.Module):
             cache = Cache(max_length)
             cache.allocate((*self.score.cached_keys(nothing).tensors, nothing))
         return cache
+
+    def _own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of self-attention."""
+        if self.qkv is None:
+            return self._split(self.q_proj(x), self.heads), *self._project(x, None)
+        q, k, v = self.qkv(x).split([n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)], -1)
+        return self._split(q, self.heads), self._split(k, self.kv_heads), self._split(v, self.kv_heads)
 
     def _project(self, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
         v = self.v_proj(key if value is None else value)
