@@ -5,6 +5,21 @@ from regard.attend import attend, plan, steps
 from regard.kernels.reference import Steps
 from regard.plan import Plan
 from regard.terms import Keys
+from regard.translator import Translator, load
 
 __version__ = "0.1.0"
-__all__ = ["Keys", "Plan", "Steps", "attend", "decode", "mask", "models", "nn", "plan", "score", "steps"]
+__all__ = [
+    "Keys",
+    "Plan",
+    "Steps",
+    "Translator",
+    "attend",
+    "decode",
+    "load",
+    "mask",
+    "models",
+    "nn",
+    "plan",
+    "score",
+    "steps",
+]

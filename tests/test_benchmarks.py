@@ -188,3 +188,17 @@ def test_plots_are_drawn_from_what_there_is(results, tmp_path):
     again = run("plots.py", "--results", results, "--out", out)
     assert again.returncode == 0 and "kernel-memory: left out" in again.stdout, again.stderr
     assert {path.name: path.read_bytes() for path in out.iterdir()} == first  # the same numbers, the same files
+
+
+def test_decoding_is_of_the_same_tokens(monkeypatch):
+    """Ours and, where it is installed, Hugging Face's ``generate`` write as many as they are told to."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import decode_speed
+
+    for name, value in {"VOCAB": 500, "DIM": 16, "FFN": 16, "HEADS": 2, "ENCODER": 1, "DECODER": 1, "BATCH": 3}.items():
+        monkeypatch.setattr(decode_speed, name, value)
+    batches = decode_speed.in_batches(decode_speed.sentences([4, 9, 5, 4, 7]))
+    assert list(map(len, batches)) == [3, 2]
+    assert decode_speed.decode_ours(decode_speed.ours(), batches) == 29
+    pytest.importorskip("transformers")
+    assert decode_speed.decode_theirs(decode_speed.theirs(), batches) == 29

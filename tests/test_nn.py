@@ -293,6 +293,19 @@ def test_int8_copies_leave_the_model_alone() -> None:
         Int8Linear(torch.empty(3, 4, device="meta"))
 
 
+@pytest.mark.parametrize("kv_heads", [HEADS, HEADS // 2])
+def test_int8_self_attention_joins_its_projections(kv_heads: int) -> None:
+    """At once and step by step, also with fewer key/value heads than query heads."""
+    layer, x = EncoderLayer(DIM, HEADS, kv_heads=kv_heads).eval(), torch.randn(2, 5, DIM)
+    small, cache = to_int8(layer, at_least=0), Cache()
+    assert isinstance(small.attention.qkv, Int8Linear) and layer.attention.qkv is None
+    with torch.no_grad():
+        expected = layer(x, mask=Causal())
+        stepped = torch.cat([small(x[:, t : t + 1], mask=Causal(), cache=cache) for t in range(5)], 1)
+        for found in (small(x, mask=Causal()), stepped):
+            assert (found - expected).norm() < 0.05 * expected.norm()
+
+
 # --- replacement inside existing models ---
 
 

@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 import regard
+import regard.align
+import regard.data
+import regard.evaluate
+import regard.folder
+import regard.grammar
+import regard.tasks.translation
+import regard.text
+import regard.train
 
 ROOT = Path(regard.__file__).parent
 
@@ -23,22 +31,33 @@ LAYOUT = [
     "plot",
     "nn",
     "models",
+    "bpe",
     "text",
     "data",
     "decode",
+    "store",
+    "folder",
     "train",
     "align",
+    "grammar",
     "interop",
     "tasks",
+    "translation",
+    "translator",
+    "evaluate",
     "explorer",
+    "lines",
+    "console",
     "cli",
+    "__main__",
 ]
 OPTIONAL = ["numba", "triton", "matplotlib", "starlette", "transformers", "onnx", "keras", "tokenizers"]
+COMMANDS = ["typer", "rich", "sacrebleu"]  # what only commands need
 
 
 def test_public_names():
-    functions, modules = {"attend", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps"} | functions | modules
+    functions, modules = {"attend", "load", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Translator"} | functions | modules
     assert regard.score.__all__ == [
         "ALiBi",
         "Additive",
@@ -73,9 +92,78 @@ def test_public_names():
     assert regard.decode.__all__ == ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
 
 
-@pytest.mark.parametrize(
-    "module", [regard, regard.score, regard.mask, regard.models, regard.decode], ids=lambda m: m.__name__
-)
+def test_public_names_of_the_text_half():
+    assert regard.text.__all__ == ["BOS", "EOS", "PAD", "UNK", "Encoded", "Subwords"]
+    assert regard.data.__all__ == [
+        "Batch",
+        "Batches",
+        "Corpus",
+        "Files",
+        "JsonLines",
+        "Limits",
+        "Pairs",
+        "Reader",
+        "Report",
+        "Tsv",
+        "batches",
+        "pad",
+        "prefetch",
+        "read",
+        "texts",
+    ]
+    assert regard.align.__all__ == [
+        "Alignment",
+        "Quality",
+        "links",
+        "parse",
+        "pharaoh",
+        "picture",
+        "quality",
+        "read_naacl",
+        "read_pharaoh",
+        "swap",
+        "symmetrize",
+        "word_weights",
+        "write_pharaoh",
+    ]
+    assert regard.grammar.__all__ == ["Pair", "pairs"]
+
+    assert regard.train.__all__ == [
+        "Diverged",
+        "Lines",
+        "Mismatch",
+        "Outcome",
+        "Position",
+        "Progress",
+        "Ranks",
+        "Settings",
+        "Silent",
+        "Step",
+        "Table",
+        "Task",
+        "fit",
+        "learning_rate",
+        "progress",
+        "sequence_loss",
+    ]
+
+
+MODULES = [
+    regard,
+    regard.score,
+    regard.mask,
+    regard.models,
+    regard.decode,
+    regard.text,
+    regard.data,
+    regard.train,
+    regard.align,
+    regard.grammar,
+    regard.evaluate,
+]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_every_public_name_is_there_and_documented(module):
     for name in module.__all__:
         assert getattr(module, name).__doc__, f"{name} has no docstring"
@@ -153,7 +241,7 @@ def python(*arguments):
 def test_importing_pulls_in_nothing_optional():
     code = "import sys, regard; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = set(python("-c", code).stdout.split())
-    assert "torch" in loaded and not loaded & set(OPTIONAL)
+    assert "torch" in loaded and not loaded & {*OPTIONAL, *COMMANDS}
 
 
 def test_importing_is_fast():

@@ -180,17 +180,20 @@ def _fill(sums: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """``x.topk(k)`` over a long last dim: with it folded into 64 rows, the k largest lie in the k columns of largest
-    maxima.
-    """
-    rows = 64
-    width = x.shape[-1] // rows
-    if x.device.type != "cpu" or width < 4 * k:
+    """``x.topk(k)`` over a long last dim: cut into equal runs, the k largest lie in the k runs of largest maxima."""
+    size = x.shape[-1]
+    run = next((r for r in (64, 80, 96, 50, 100, 128, 40, 125) if size % r == 0), 64)
+    runs = size // run
+    if x.device.type != "cpu" or runs < 4 * k:
         return x.topk(k, -1)  # type: ignore[return-value]
-    body, rest = x[..., : rows * width].unflatten(-1, (rows, width)), x[..., rows * width :]
-    columns = body.amax(-2).topk(k, -1).indices  # [..., k]
-    members = body.gather(-1, columns[..., None, :].expand(*columns.shape[:-1], rows, k)).flatten(-2)
-    index = (torch.arange(rows)[:, None] * width + columns[..., None, :]).flatten(-2)
-    last = torch.arange(rows * width, x.shape[-1]).expand(rest.shape)
+    body, rest = x[..., : runs * run].unflatten(-1, (runs, run)), x[..., runs * run :]
+    best = body.amax(-1).topk(k, -1, sorted=False).indices  # [..., k]
+    if size == runs * run and x.is_contiguous():
+        row = torch.arange(best.numel() // k).view(*best.shape[:-1], 1) * runs
+        members = body.flatten(0, -2).index_select(0, (row + best).flatten()).view(*best.shape[:-1], k * run)
+    else:
+        members = body.gather(-2, best[..., None].expand(*best.shape, run)).flatten(-2)
+    # what is left over stands behind the chosen runs as if it were one more
     values, at = torch.cat((members, rest), -1).topk(k, -1)
-    return values, torch.cat((index, last), -1).gather(-1, at)
+    starts = torch.nn.functional.pad(best, (0, 1), value=runs) * run
+    return values, starts.gather(-1, at // run) + at % run

@@ -27,11 +27,15 @@ class KeyValues:
     def select(self, items: Tensor) -> KeyValues:
         """Those of these batch items, in this order; items may repeat."""
         tensors = tuple(t.index_select(0, items) for t in self.keys.tensors)
-        return KeyValues(Keys(tensors, self.keys.trusted), self.values.index_select(0, items))
+        return KeyValues(replace(self.keys, tensors=tensors), self.values.index_select(0, items))
 
     def trust(self) -> KeyValues:
         """The same, known to be finite where masked: a decoding step need not look (:class:`regard.Keys`)."""
-        return KeyValues(Keys(self.keys.tensors, trusted=True), self.values)
+        return KeyValues(replace(self.keys, trusted=True), self.values)
+
+
+# Odd, and it grows to numbers that are no power of two: else all heads would share a few lines of the CPU's cache.
+_FIRST_ROOM = 19
 
 
 class Cache:
@@ -53,7 +57,7 @@ class Cache:
 
     def allocate(self, like: tuple[Tensor, ...]) -> None:
         """Make room for sequences of these tensors ([N, kv_heads, anything, dims])."""
-        capacity = max(64, like[0].shape[-2]) if self.max_length is None else self.max_length
+        capacity = max(_FIRST_ROOM, like[0].shape[-2]) if self.max_length is None else self.max_length
         self.tensors = [t.new_zeros(*t.shape[:-2], capacity, t.shape[-1]) for t in like]
         if self.max_length is not None:
             self.length = torch.zeros((), dtype=torch.int64, device=like[0].device)
@@ -104,7 +108,7 @@ class Cache:
     def _make_room(self, needed: int) -> None:
         capacity = self.tensors[0].shape[-2]
         if needed > capacity:
-            more = max(needed, 2 * capacity) - capacity
+            more = max(needed, capacity + capacity // 2 + 7) - capacity
             self.tensors = [nn.functional.pad(t, (0, 0, 0, more)) for t in self.tensors]
 
 
@@ -118,6 +122,8 @@ class MultiHeadAttention(nn.Module):
         head_dim: width of one head, by default ``dim // heads``.
         key_dim, value_dim: widths of what comes in as key and value, by default ``dim``.
         sink: learn a logit per head for an extra key of value zero.
+        trusted: what comes in is finite even where it is masked, as a model's own states are: then nothing is
+            looked for there, which on a GPU saves a copy of queries, keys and values.
 
     A state dict of ``torch.nn.MultiheadAttention`` loads as it is and gives the same numbers.
 
@@ -140,6 +146,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         sink: bool = False,
+        trusted: bool = False,
         backend: str = "auto",
     ) -> None:
         super().__init__()
@@ -153,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
-        self.dropout, self.backend = dropout, backend
+        self.dropout, self.trusted, self.backend = dropout, trusted, backend
         self.score = Dot() if score is None else score
         self.score.check(heads, head_dim, kv_heads, head_dim)
         self.q_proj = nn.Linear(dim, heads * head_dim, bias=bias)
@@ -161,6 +168,7 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(value_dim or dim, kv_heads * head_dim, bias=bias)
         self.out_proj = nn.Linear(heads * head_dim, dim, bias=bias)
         self.sink = nn.Parameter(torch.zeros(heads)) if sink else None
+        self.qkv: nn.Module | None = None  # takes the place of the first three in self-attention of an 8-bit copy
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -197,16 +205,22 @@ class MultiHeadAttention(nn.Module):
             if isinstance(key, KeyValues) or value is not None or (key is not None and key is not query):
                 raise ValueError("a cache is for self-attention; for cross-attention pass keys_values(memory) as key")
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
-            known = cache.append(self.keys_values(query, start=offset))
+            q, k, v = self._own(query)
+            known = cache.append(self._lowered(k, v, offset))
             if isinstance(cache.length, Tensor):
                 filled = Lengths(cache.length)
                 mask = filled if mask is None else as_mask(mask) & filled
             keys, values = known.keys, known.values
         elif isinstance(key, KeyValues):
-            keys, values = key.keys, key.values
+            q, keys, values = self._split(self.q_proj(query), self.heads), key.keys, key.values
         else:
-            keys, values = self._project(query if key is None else key, value)
-        q = self._split(self.q_proj(query), self.heads)
+            if key is None and value is None:
+                q, keys, values = self._own(query)
+            else:
+                q = self._split(self.q_proj(query), self.heads)
+                keys, values = self._project(query if key is None else key, value)
+            if self.trusted and mask is not None and query.device.type != "cpu":  # where looking is cheap
+                keys = replace(self.score.keys(keys), trusted=True)
         out = attend(
             q,
             keys,
@@ -228,7 +242,9 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, key: Tensor, value: Tensor | None = None, *, start: int | Tensor = 0) -> KeyValues:
         """Project and lower a sequence once, to be attended to many times (cross-attention while decoding)."""
-        k, v = self._project(key, value)
+        return self._lowered(*self._project(key, value), start)
+
+    def _lowered(self, k: Tensor, v: Tensor, start: int | Tensor) -> KeyValues:
         needed = torch.is_grad_enabled() and any(t.requires_grad for t in (k, v))
         return KeyValues(self.score.keys(k, start) if needed else self.score.cached_keys(k, start), v)
 
@@ -240,6 +256,13 @@ class MultiHeadAttention(nn.Module):
             cache = Cache(max_length)
             cache.allocate((*self.score.cached_keys(nothing).tensors, nothing))
         return cache
+
+    def _own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of self-attention."""
+        if self.qkv is None:
+            return self._split(self.q_proj(x), self.heads), *self._project(x, None)
+        q, k, v = self.qkv(x).split([n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)], -1)
+        return self._split(q, self.heads), self._split(k, self.kv_heads), self._split(v, self.kv_heads)
 
     def _project(self, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
         v = self.v_proj(key if value is None else value)

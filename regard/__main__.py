@@ -1,0 +1,22 @@
+"""``python -m regard`` is ``regard``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command. Training needs nothing that commands need besides: it works where typer is not installed."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["train"]:
+        from regard.tasks.translation import main as train
+
+        return train(arguments[1:])
+    from regard.cli import main as run
+
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,308 @@
+"""The command line: the only place that wires everything. A command is a function; its docstring is its help.
+
+What a user can mend (a missing file, a wrong option, a damaged model) is told in a line, with exit code 2; set
+REGARD_DEBUG to see where it came from. Imports that take time stand inside the commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.console import Job, drawn, message, printed, say, table
+from regard.lines import Line, Pair, Writer, lines_of, paired, pairs_of, text_of, windows
+
+if TYPE_CHECKING:
+    from regard.align import Links
+    from regard.translator import Translator
+
+app = typer.Typer(
+    name="regard",
+    help="Attention you can use, train and see: train, translate, evaluate and align.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; its exit code is 0, or 2 for something that the user can mend."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="regard")
+        return 0
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        if os.environ.get("REGARD_DEBUG"):
+            raise
+        say(f"error: {message(error)}")
+        return 2
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"regard {sys.modules['regard'].__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version)] = False) -> None:
+    pass
+
+
+# --- options that commands share ---
+
+Model = Annotated[str, typer.Option("--model", "-m", help="A model folder, or the name of a bundled model.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
+Int8 = Annotated[bool, typer.Option("--int8", help="Compute in 8 bits, on a CPU: faster, rarely another word.")]
+Beam = Annotated[int, typer.Option("--beam", "-b", min=1, help="Hypotheses kept open; 1 is greedy.")]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Source subwords read at once, padding included.")]
+OutFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write here, all of it or nothing.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be used.")]
+Layer = Annotated[int | None, typer.Option(help="Decoder layer whose attention is read, from 0.")]
+Head = Annotated[int | None, typer.Option(help="One head of it, from 0; by default their average.")]
+Shift = Annotated[
+    bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
+]
+METHODS = ("grow-diag-final-and", "intersection", "union")
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train(context: typer.Context) -> None:
+    """Train a translation model from pairs of lines; `regard train --help` tells how."""
+    from regard.tasks.translation import main
+
+    raise typer.Exit(main(context.args))
+
+
+@app.command()
+def translate(
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Sentences; else --input, else stdin.")
+    ] = None,
+    *,
+    model: Model = "en-fr-small",
+    input: Annotated[list[Path] | None, typer.Option("--input", "-i", help="A file of lines; - is stdin.")] = None,
+    output: OutFile = None,
+    beam: Beam = 5,
+    nbest: Annotated[int, typer.Option(min=1, help="Print so many per line: number ||| text ||| score.")] = 1,
+    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ, by which they are ranked.")] = 1.0,
+    min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = 0,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Subwords at most; default 2 × source + 10.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw from the model instead of searching.")] = False,
+    temperature: Annotated[float, typer.Option(help="Below 1 sharpens, above 1 flattens; with --sample.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw among the k likeliest; with --sample.")] = None,
+    top_p: Annotated[float, typer.Option(help="… among the fewest that hold p of it; with --sample.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same; with --sample.")] = None,
+    prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
+    score: Annotated[Path | None, typer.Option(help="Translate nothing: print log p of this file's lines.")] = None,
+    alignment: Annotated[bool, typer.Option("--alignment", help="Add ||| and word links: 0-0 1-2 …")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Draw the word alignment in the terminal.")] = False,
+    layer: Layer = None,
+    head: Head = None,
+    batch_tokens: BatchTokens = 1024,
+    window: Annotated[int, typer.Option(min=1, help="Lines read at a time; 1 answers each at once.")] = 10_000,
+    device: Device = None,
+    int8: Int8 = False,
+    strict: Strict = False,
+) -> None:
+    """Translate sentences, files or the standard input, line by line, in order.
+
+    \b
+    regard translate "The cat sat on the mat."
+    regard translate --model model/ --input test.en --output test.fr
+    cat test.en | regard translate -m model/ --beam 8 --alignment > test.fr
+    regard translate -m model/ --nbest 3 "A dog runs."
+    regard translate -m model/ --sample --top-p 0.9 --seed 1 "A dog runs."
+    regard translate -m model/ --prefix "Un chien" "A dog runs."
+    regard translate -m model/ --show "A dog runs."
+    regard translate -m model/ --input test.en --score test.fr
+
+    A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an empty line; a line
+    over the model's limit is cut after sentence ends.
+    """
+    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    if not sample and drawing != {"temperature": 1.0, "top_k": None, "top_p": 1.0, "seed": None}:
+        raise ValueError("--temperature, --top-k, --top-p and --seed are for drawing: add --sample")
+    search = {
+        "beam": max(beam, nbest),
+        "nbest": nbest,
+        "length_penalty": length_penalty,
+        "min_length": min_length,
+        "max_length": max_length,
+        "prefix": prefix,
+        **({"sample": True, **drawing} if sample else {}),
+    }
+    lines = _given(text, input)
+    with Writer(output) as writer, Job(strict) as job:
+        if score is not None:
+            pairs = paired(list(lines), list(lines_of(score)), ("the input", str(score)))
+            for found in job.run(pairs, _load(model, device, int8).forced, batch_tokens=batch_tokens):
+                writer.write([f"{found.translations[0].log_prob:.4f}" if found.translations else ""])
+            return
+        translator, number = _load(model, device, int8), 0
+        look: dict[str, Any] = {"layer": layer, "head": head}
+        search |= {"attention": alignment or show, "batch_tokens": batch_tokens}
+        if not (text or input) and sys.stdin.isatty():
+            window = 1  # somebody types, and waits for an answer
+        for some in windows(lines, window):
+            for line, found in zip(some, job.run(some, translator.outputs, **search), strict=True):
+                weights = [translator.word_weights(t, **look) for t in found.translations] if alignment or show else []
+                writer.write(printed(found, number if nbest > 1 else None, weights if alignment else None))
+                if show:
+                    writer.write(drawn(line.text, found, weights))
+                number += 1
+            writer.flush()
+
+
+@app.command()
+def evaluate(
+    outputs: Annotated[list[Path] | None, typer.Argument(metavar="[OUTPUT]...", help="Files of translations.")] = None,
+    *,
+    reference: Annotated[Path, typer.Option("--reference", "-r", help="What they should have been.")],
+    source: Annotated[Path | None, typer.Option("--source", "-s", help="What --model is to translate.")] = None,
+    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="Translate --source with this.")] = None,
+    tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenized text.")] = "13a",
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
+    smooth: Annotated[str, typer.Option(help="BLEU's smoothing: exp, floor, add-k or none.")] = "exp",
+    bootstrap: Annotated[int, typer.Option(min=0, help="Compare with the first by so many paired draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same.")] = 12345,
+    beam: Beam = 5,
+    batch_tokens: BatchTokens = 1024,
+    device: Device = None,
+    int8: Int8 = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """BLEU and chrF of translations, with sacrebleu's signatures.
+
+    \b
+    regard evaluate output.fr --reference test.fr
+    regard evaluate --model model/ --source test.en --reference test.fr
+    regard evaluate old.fr new.fr --reference test.fr --bootstrap 1000
+    regard evaluate output.tok.fr --reference test.tok.fr --tokenize none --smooth none
+
+    With --bootstrap, p is how likely chance alone makes a difference as large as that to the first output.
+    """
+    from regard.evaluate import compare, evaluate
+
+    if bool(model) != (source is not None) or not (outputs or model):
+        raise ValueError("give files of translations, or --model and --source to make them")
+    wanted = text_of(reference)
+    named = {str(path): text_of(path) for path in outputs or []}
+    for name in model or []:
+        lines = [Line(f"{source}:{i}", line) for i, line in enumerate(text_of(source or "-"), 1)]
+        with Job(strict=True) as job:
+            done = job.run(lines, _load(name, device, int8).outputs, beam=beam, batch_tokens=batch_tokens)
+            named[name] = [found.text for found in done]
+    for name, found in named.items():
+        if len(found) != len(wanted):
+            raise ValueError(f"{name} has {len(found):,} lines, {reference} {len(wanted):,}: expected as many")
+    how: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "smooth": smooth}
+    report: list[dict[str, Any]] = []
+    for name, found in named.items():
+        entry: dict[str, Any] = {"name": name, "scores": [m._asdict() for m in evaluate(found, wanted, **how)]}
+        if bootstrap and report:
+            first = named[report[0]["name"]]
+            compared = compare(first, found, wanted, samples=bootstrap, seed=seed, **how)
+            entry["against"] = {"name": report[0]["name"], "differences": [c._asdict() for c in compared]}
+        report.append(entry)
+    typer.echo(json.dumps(report, indent=1) if as_json else table(report))
+
+
+@app.command()
+def align(
+    source: Annotated[Path, typer.Argument(help="Source lines; or pairs, with a tab or ||| between; - is stdin.")],
+    target: Annotated[Path | None, typer.Argument(help="Target lines.")] = None,
+    *,
+    model: Model = "en-fr-small",
+    reverse: Annotated[str | None, typer.Option(help="A model from target to source: both ways are made one.")] = None,
+    symmetrize: Annotated[str, typer.Option(help=f"How: {', '.join(METHODS)}.")] = METHODS[0],
+    layer: Layer = None,
+    head: Head = None,
+    shift: Shift = None,
+    gold: Annotated[Path | None, typer.Option(help="Pharaoh lines to compare with: prints AER on stderr.")] = None,
+    gold_base: Annotated[int, typer.Option(min=0, max=1, help="What words are counted from in --gold.")] = 0,
+    output: OutFile = None,
+    show: Annotated[bool, typer.Option("--show", help="Draw each alignment in the terminal.")] = False,
+    batch_tokens: BatchTokens = 1024,
+    device: Device = None,
+    int8: Int8 = False,
+    strict: Strict = False,
+) -> None:
+    """Word alignments of given pairs, in Pharaoh format (source-target, from 0), by a model's attention.
+
+    \b
+    regard align --model en-fr/ test.en test.fr > test.align
+    regard align --model en-fr/ --reverse fr-en/ test.en test.fr > test.align
+    regard align --model en-fr/ pairs.txt --gold gold.txt --gold-base 1
+    echo "the cat ||| le chat" | regard align --model en-fr/ --show -
+
+    Words are what white space separates. By default heads are averaged in the middle layer, and a word's row is the one
+    where the decoder has just read it (--shift), which is far better than the one where it is predicted.
+    """
+    import regard.align as words
+
+    if symmetrize not in METHODS:
+        raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
+    pairs = pairs_of(source, target)
+    right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
+    if right is not None and len(right) != len(pairs):
+        raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
+    look: dict[str, Any] = {"layer": layer, "head": head, "shift": shift}
+    how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
+    with Writer(output) as writer, Job(strict) as job:
+        translator = _load(model, device, int8)
+        back = None if reverse is None else _backward(_load(reverse, device, int8), pairs, look, how)
+        every = []
+        for i, (pair, found) in enumerate(zip(pairs, job.run(pairs, translator.forced, **how), strict=True)):
+            weights = [translator.word_weights(t, **look) for t in found.translations]
+            linked = words.links(weights[0]) if weights else frozenset()
+            if back is not None:
+                linked = words.symmetrize(linked, back[i], symmetrize)  # type: ignore[arg-type]
+            every.append(linked)
+            writer.write([words.pharaoh(linked)])
+            if show and weights:
+                writer.write(drawn(pair.source, found, weights, linked))
+        if right is not None:
+            say(str(words.quality(every, right)))
+
+
+def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:
+    """Links of the other direction, seen from this one; none where there is a problem, which the other one tells."""
+    from regard.align import links, swap
+
+    turned = [("", "") if pair.problem else (pair.target, pair.source) for pair in pairs]
+    outputs = translator.forced(turned, **how)
+    return [
+        swap(links(translator.word_weights(found.translations[0], **look))) if found.translations else frozenset()
+        for found in outputs
+    ]
+
+
+def _given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
+    """Lines from arguments, files or the standard input."""
+    if text and input:
+        raise ValueError("give sentences or --input, not both")
+    if text:
+        for name in text:
+            if os.path.isfile(name):
+                say(f"{name} is translated as text; to translate the file of that name, write --input {name}")
+        return [Line(f"argument {i}", line) for i, line in enumerate("\n".join(text).split("\n"), 1)]
+    for path in input or []:
+        if str(path) != "-":
+            open(path, "rb").close()  # tell what is missing before anything is done
+    return chain.from_iterable(lines_of(path) for path in input or [Path("-")])
+
+
+def _load(name: str, device: str | None, int8: bool) -> Translator:
+    from regard.translator import load
+
+    return load(name, device=device, int8=int8)

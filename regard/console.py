@@ -1,0 +1,125 @@
+"""What commands say and show: lines through a model, with bad ones reported and a bar; links, pictures and tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from regard.lines import Item
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regard.align import Links
+    from regard.translation import Output
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    print(f"regard: {text}", file=sys.stderr)  # noqa: T201
+
+
+def message(error: Exception) -> str:
+    """What went wrong, in a line."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+class Job:
+    """Lines through a model: bad ones are reported and give nothing, the others go on; a bar if somebody looks."""
+
+    def __init__(self, strict: bool) -> None:
+        self.strict, self.count, self.bad = strict, 0, 0
+        self.bar: Any = None
+
+    def __enter__(self) -> Job:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("lines"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task("lines", total=0)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+        if self.bad and kind is None:
+            say(f"{self.bad:,} of {self.count:,} lines could not be used and are empty in the output")
+
+    def step(self, lines: int) -> None:
+        if self.bar:
+            self.bar.advance(self.task, lines)
+
+    def run(self, items: Sequence[Item], work: Callable[..., list[Output]], **options: Any) -> Iterator[Output]:
+        """What becomes of each item, in order."""
+        from regard.translation import Output
+
+        if self.strict:
+            self._refuse(items)
+        good = {i: item.content for i, item in enumerate(items) if not item.problem}
+        if self.bar:
+            self.bar.update(self.task, total=(self.bar.tasks[0].total or 0) + len(good))
+        done = dict(zip(good, work(list(good.values()), progress=self.step, **options), strict=True))
+        for i, item in enumerate(items):
+            found = done.get(i) or Output(problem=item.problem)
+            self.count += 1
+            if found.problem and self.strict:
+                raise ValueError(f"{item.where}: {found.problem}")
+            self.bad += bool(found.problem)
+            if found.problem or found.note:
+                say(f"{item.where}: {found.problem or found.note}")
+            yield found
+
+    @staticmethod
+    def _refuse(items: Sequence[Item]) -> None:
+        for item in items:
+            if item.problem:
+                raise ValueError(f"{item.where}: {item.problem}")
+
+
+def printed(found: Output, number: int | None, weights: Sequence[Tensor] | None) -> list[str]:
+    """text [||| links], or an n-best list: number ||| text [||| links] ||| score."""
+    from regard.align import links, pharaoh
+
+    rows = []
+    for k, translation in enumerate(found.translations):
+        parts = [translation.text] if weights is None else [translation.text, pharaoh(links(weights[k]))]
+        rows.append(" ||| ".join(parts if number is None else [str(number), *parts, f"{translation.score:.4f}"]))
+    return rows or ([""] if number is None else [])
+
+
+def drawn(source: str, found: Output, weights: Sequence[Tensor], marked: Links | None = None) -> list[str]:
+    """Pictures of word weights, links in brackets."""
+    from regard.align import links, picture
+
+    rows = []
+    for translation, matrix in zip(found.translations, weights, strict=True):
+        words = [_shown(word) for word in source.split()], [_shown(word) for word in translation.text.split()]
+        if all(words):
+            chosen = links(matrix) if marked is None else marked
+            rows += ["", *picture(matrix, *words, marked=chosen).split("\n"), ""]
+    return rows
+
+
+def _shown(word: str) -> str:
+    """A word without what would move the cursor."""
+    return "".join(char if char.isprintable() else "�" for char in word)
+
+
+def table(report: list[dict[str, Any]]) -> str:
+    """Scores and differences for people to read."""
+    lines = []
+    for entry in report:
+        lines.append(entry["name"])
+        lines += [f"  {s['name']:5} {s['score']:6.2f}   {s['signature']}" for s in entry["scores"]]
+        for d in entry.get("against", {}).get("differences", ()):
+            lines.append(
+                f"  {d['name']:5} {d['difference']:+6.2f}   against {entry['against']['name']}: "
+                f"95 % of draws from {d['low']:+.2f} to {d['high']:+.2f}, p = {d['p']:.4f}"
+            )
+    return "\n".join(lines)

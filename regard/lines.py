@@ -1,0 +1,189 @@
+"""Lines in and lines out, for the command line: from an argument, files or a stream; to a stream, or to a file that
+appears when it is whole.
+
+A line ends at "\\n" (or "\\r\\n") and nowhere else. A file is taken to be gzipped if it starts like one; "-" is the
+standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+PathLike = str | os.PathLike[str]
+
+
+class Item(Protocol):
+    """What is worked on: where it is from, and what is wrong with it, if something is."""
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def content(self) -> Any: ...
+
+
+class Line(NamedTuple):
+    """A line and where it is from; with a problem it has no text."""
+
+    where: str
+    text: str
+    problem: str = ""
+
+    @property
+    def content(self) -> str:
+        return self.text
+
+
+class Pair(NamedTuple):
+    """Two lines that belong together."""
+
+    where: str
+    source: str
+    target: str
+    problem: str = ""
+
+    @property
+    def content(self) -> tuple[str, str]:
+        return self.source, self.target
+
+
+def lines_of(path: PathLike) -> Iterator[Line]:
+    """The lines of a file, one at a time; those that are not UTF-8 have a problem."""
+    name = "standard input" if str(path) == "-" else str(path)
+    for number, raw in enumerate(_raw(path), 1):
+        where = f"{name}:{number}"
+        try:
+            yield Line(where, raw.decode())
+        except UnicodeDecodeError as error:
+            yield Line(where, "", f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})")
+
+
+def text_of(path: PathLike) -> list[str]:
+    """All lines of a file, which must be UTF-8."""
+    lines = list(lines_of(path))
+    for line in lines:
+        if line.problem:
+            raise ValueError(f"{line.where}: {line.problem}")
+    return [line.text for line in lines]
+
+
+def pairs_of(source: PathLike, target: PathLike | None = None) -> list[Pair]:
+    """Pairs of lines: of two files of the same length, or of one, with a tab or " ||| " between the two."""
+    if target is None:
+        return [_cut(line) for line in lines_of(source)]
+    return paired(list(lines_of(source)), list(lines_of(target)), (str(source), str(target)))
+
+
+def paired(sources: Sequence[Line], targets: Sequence[Line], names: tuple[str, str]) -> list[Pair]:
+    """Line i of one with line i of the other."""
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"{names[0]} has {len(sources):,} lines, {names[1]} {len(targets):,}: expected as many; "
+            "line i of one belongs to line i of the other"
+        )
+    both = zip(sources, targets, strict=True)
+    return [Pair((s if s.problem else t).where, s.text, t.text, s.problem or t.problem) for s, t in both]
+
+
+def _cut(line: Line) -> Pair:
+    cells = line.text.split("\t") if "\t" in line.text else line.text.split("|||")
+    if line.problem or len(cells) != 2:
+        expected = f"expected a source and a target with a tab or ||| between them, got {len(cells)} parts"
+        return Pair(line.where, "", "", line.problem or expected)
+    return Pair(line.where, cells[0].strip(), cells[1].strip())
+
+
+def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of ``size`` items, the last one shorter."""
+    items = iter(items)
+    while window := list(islice(items, size)):
+        yield window
+
+
+def _raw(path: PathLike) -> Iterator[bytes]:
+    if str(path) == "-":
+        yield from _stripped(sys.stdin.buffer)
+        return
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path}: expected a file, got a folder")
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    with open(path, "rb") as raw:
+        packed = raw.peek(2)[:2] == b"\x1f\x8b"
+        try:
+            yield from _stripped(gzip.GzipFile(fileobj=raw) if packed else raw)  # type: ignore[arg-type]
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}: the gzip file is cut short or damaged: {error}") from error
+
+
+def _stripped(stream: BinaryIO) -> Iterator[bytes]:
+    for number, line in enumerate(stream):
+        start = 3 if number == 0 and line.startswith(b"\xef\xbb\xbf") else 0  # a byte order mark
+        yield line[start:].removesuffix(b"\n").removesuffix(b"\r")
+
+
+class Writer:
+    """Writes lines: to the standard output as they come, or to a file that replaces an older one at the end, whole.
+
+    It is opened before the work, so that a place that cannot be written to is told at once; if the work fails, what was
+    there before stays.
+    """
+
+    def __init__(self, path: PathLike | None = None) -> None:
+        self.path = None if path is None or str(path) == "-" else Path(path).resolve()
+        self._part: Path | None = None
+        self._stream: BinaryIO = sys.stdout.buffer
+
+    def __enter__(self) -> Writer:
+        if self.path is None:
+            return self
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path}: expected a file to write to, got a folder")
+        special = self.path.exists() and not self.path.is_file()  # a device or a pipe: nothing to replace
+        self._part = None if special else self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            if self._part and self.path.exists():
+                open(self.path, "ab").close()  # may it be written to?
+            self._stream = open(self._part or self.path, "wb")
+        except OSError as error:
+            raise OSError(f"{self.path}: cannot be written: {error.strerror}") from error
+        return self
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Lines, each made to be one: a line end inside becomes a space."""
+        whole = [" ".join(line.replace("\r", "\n").split("\n")) for line in lines]
+        self._stream.write("".join(f"{line}\n" for line in whole).encode(errors="replace"))
+
+    def flush(self) -> None:
+        """Let whoever waits see what was written."""
+        self._stream.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.path is None:
+            if kind is None:
+                self.flush()
+            return
+        try:
+            if kind is None:
+                self.flush()
+                if self._part:
+                    os.fsync(self._stream.fileno())
+                    os.replace(self._part, self.path)
+        except OSError as failed:
+            raise OSError(f"{self.path}: could not be written: {failed.strerror}") from failed
+        finally:
+            with contextlib.suppress(OSError):
+                self._stream.close()
+            if self._part:
+                self._part.unlink(missing_ok=True)

@@ -1,0 +1,136 @@
+"""What is asked of a translator, and what it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+import regard.decode as decode
+from regard.text import Encoded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How a translation is looked for.
+
+    ``beam`` hypotheses are kept open and ranked by Σ log p / lengthᵅ, α being ``length_penalty``; the ``nbest`` best
+    are returned. With ``sample`` they are drawn from the model instead: sharpened by ``temperature``, cut to the
+    ``top_k`` likeliest tokens and to the fewest that hold ``top_p`` of the probability; the same ``seed`` and lines
+    give the same draws. ``min_length`` and ``max_length`` count subwords.
+    """
+
+    beam: int = 5
+    nbest: int = 1
+    length_penalty: float = 1.0
+    min_length: int = 0
+    max_length: int | None = None
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.beam < 1 or self.nbest < 1:
+            raise ValueError(f"expected beam and nbest of at least 1, got beam={self.beam} and nbest={self.nbest}")
+        if not self.sample and self.nbest > self.beam:
+            raise ValueError(f"the {self.nbest} best of {self.beam} hypotheses: make beam at least nbest")
+        if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, None, 1.0):
+            raise ValueError("temperature, top_k and top_p are for sampling: add sample=True")
+        decode.Limits(minimum=self.min_length, maximum=self.max_length)  # checks them
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Search:
+        """A search from options by name; unknown ones are refused."""
+        known = [f.name for f in fields(cls)]
+        if unknown := [name for name in options if name not in known]:
+            raise TypeError(f"unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+        return cls(**options)
+
+    def run(self, model: Any, memory: Any, number: int, **options: Any) -> list[list[decode.Hypothesis]]:
+        """The best hypotheses of each sentence; ``number`` tells batches apart."""
+        ratio = 2.0 if self.max_length is None else None
+        limits = decode.Limits(minimum=self.min_length, maximum=self.max_length, ratio=ratio)
+        if self.sample:
+            seed = None if self.seed is None else (self.seed * 1_000_003 + number) % 2**63
+            return decode.sample(
+                model,
+                memory,
+                samples=self.nbest,
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                seed=seed,
+                limits=limits,
+                **options,
+            )
+        return decode.beam(
+            model, memory, beams=self.beam, best=self.nbest, alpha=self.length_penalty, limits=limits, **options
+        )
+
+
+class Translation(NamedTuple):
+    """One translation: its text, what it is ranked by, Σ log p, and if asked for, attention.
+
+    ``attention`` has a part for each sentence that the line was cut into, nearly always one.
+    """
+
+    text: str
+    score: float
+    log_prob: float
+    attention: tuple[Attended, ...] = ()
+
+
+class Attended(NamedTuple):
+    """Cross-attention of a pair: weights [layers, heads, T, S], end symbols included, and both sides in subwords.
+
+    Row t are the weights with which target token t was predicted.
+    """
+
+    weights: Tensor
+    source: Encoded
+    target: Encoded
+
+
+@dataclass
+class Output:
+    """What became of one line: translations, best first, or a problem; and a note, if something was done to it."""
+
+    translations: list[Translation] = field(default_factory=list)
+    problem: str = ""
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The best translation; "" for a line that could not be translated."""
+        return self.translations[0].text if self.translations else ""
+
+
+# The end of a sentence, with what closes it, and the white space after it.
+_END = re.compile(r"""(?:[.!?…]["'»”’)\]]*)(\s+)|(?<=[。！？])(\s*)""")
+
+
+def sentences(line: str) -> list[str]:
+    """A line cut after sentence ends."""
+    parts, start = [], 0
+    for match in _END.finditer(line):
+        parts.append(line[start : match.end()].strip())
+        start = match.end()
+    parts.append(line[start:].strip())
+    return [part for part in parts if part]
+
+
+def joined(parts: Sequence[Translation]) -> Translation:
+    """Sentences of one line as one translation; the score is their mean."""
+    if len(parts) == 1:
+        return parts[0]
+    return Translation(
+        " ".join(part.text for part in parts),
+        sum(part.score for part in parts) / len(parts),
+        sum(part.log_prob for part in parts),
+        tuple(shown for part in parts for shown in part.attention),
+    )

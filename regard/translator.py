@@ -1,0 +1,366 @@
+"""A trained model and its subwords as one thing: text in, text out, with scores and word alignments.
+
+Lines are sorted by length and decoded in batches; what comes back is in the order in which it came in.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+import regard.decode as decode
+from regard.align import Links, links, word_weights
+from regard.models import RNNSeq2Seq
+from regard.nn import to_int8
+from regard.text import UNK, Encoded, Subwords
+from regard.translation import Attended, Output, Search, Translation, joined, sentences
+
+BUNDLED = Path(__file__).parent / "bundled"
+DEFAULT = "en-fr-small"
+LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
+BATCH_TOKENS = 1024  # source tokens decoded at once, padding included
+
+Progress = Callable[[int], None]
+"""Called with the number of lines that have been finished since it was called last."""
+
+
+class _Job(NamedTuple):
+    """A sentence to be decoded: which line it is of, and its subwords."""
+
+    line: int
+    source: Encoded
+    prefix: list[int]
+
+
+class _Pair(NamedTuple):
+    """A sentence and a translation of it, to be read."""
+
+    line: int
+    source: Encoded
+    target: Encoded
+    text: str
+
+
+class Translator:
+    """Translates with a model. Make one with :func:`load`.
+
+    ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
+    sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        subwords: Subwords,
+        *,
+        name: str = "model",
+        limit: int = LIMIT,
+        split: int | None = None,
+        align: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model, self.subwords, self.name, self._align = model.eval(), subwords, name, align or {}
+        self.limit = limit if model.max_length is None else min(limit, model.max_length - 1)
+        self.split = self.limit if split is None else min(split, self.limit)
+        # A line stays a line, and only text comes out.
+        broken = [i for i in range(len(subwords)) if {"\n", "\r"} & set(subwords.token(i))]
+        self._ban = [UNK, *subwords.extra.values(), *broken]
+
+    def __repr__(self) -> str:
+        count = sum(p.numel() for p in self.model.parameters())
+        kind = type(self.model).__name__
+        return f"<Translator {self.name}: {kind}, {count:,} parameters, {len(self.subwords):,} subwords>"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        found: torch.device = next(self.model.parameters()).device
+        return found
+
+    # --- what people call ---
+
+    @overload
+    def translate(self, text: str, *, beam: int = ..., **options: Any) -> str: ...
+    @overload
+    def translate(self, text: Sequence[str], *, beam: int = ..., **options: Any) -> list[str]: ...
+    def translate(self, text: str | Sequence[str], *, beam: int = 5, **options: Any) -> str | list[str]:
+        """The translation of a line, or of each of several.
+
+        Options are those of :class:`Search`, and ``prefix``, ``batch_tokens`` and ``progress`` of :meth:`outputs`,
+        which also tells scores, n-best lists and attention.
+        """
+        lines = [text] if isinstance(text, str) else list(text)
+        outputs = _whole(self.outputs(lines, beam=beam, **options), "line")
+        for number, output in enumerate(outputs, 1):
+            if output.note:
+                warnings.warn(f"line {number}: {output.note}", stacklevel=2)
+        found = [output.text for output in outputs]
+        return found[0] if isinstance(text, str) else found
+
+    def outputs(
+        self,
+        lines: Sequence[str],
+        *,
+        prefix: str | Sequence[str] = "",
+        attention: bool = False,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> list[Output]:
+        """What became of each line; one that cannot be translated has a problem and stops nothing.
+
+        Args:
+            lines: each a sentence.
+            prefix: what the translation starts with, one for all lines or one each.
+            attention: also return cross-attention weights.
+            batch_tokens: source tokens decoded at once, padding included.
+            progress: called after each batch with the number of sentences in it.
+            options: those of :class:`Search`.
+        """
+        search = Search.of(options)
+        prefixes = [prefix] * len(lines) if isinstance(prefix, str) else list(prefix)
+        if len(prefixes) != len(lines):
+            raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
+        outputs, jobs = self._plan(lines, prefixes)
+        done = self._decode(jobs, search, attention, batch_tokens, progress)
+        for line, parts in _by_line(jobs, done):
+            outputs[line].translations = [joined(each) for each in zip(*parts, strict=False)]
+        return outputs
+
+    def score(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[float]:
+        """log p(target | source) of each pair, end symbol included, in nats; options are those of :meth:`forced`."""
+        return [found.translations[0].log_prob for found in _whole(self.forced(pairs, **options), "pair")]
+
+    def forced(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        attention: bool = False,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> list[Output]:
+        """Given pairs, read by the model as if it had written the targets itself; the score is Σ log p."""
+        outputs, good = [Output(problem=_odd(source) or _odd(target)) for source, target in pairs], []
+        fine = [("", "") if outputs[i].problem else pair for i, pair in enumerate(pairs)]
+        sources, targets = (self._encode([pair[side] for pair in fine]) for side in (0, 1))
+        for i, sides in enumerate(zip(sources, targets, strict=True)):
+            if outputs[i].problem:
+                continue
+            if (longest := max(len(side.ids) for side in sides)) > self.limit:
+                outputs[i].problem = f"{longest:,} subwords, and the most is {self.limit:,}"
+            elif not all(text.strip() for text in pairs[i]):
+                outputs[i].problem = f"the {'target' if pairs[i][0].strip() else 'source'} is empty"
+            else:
+                good.append(_Pair(i, *sides, pairs[i][1]))
+        for pair, found in zip(good, self._read(good, attention, batch_tokens, progress), strict=True):
+            outputs[pair.line].translations = [found]
+        return outputs
+
+    def align(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[Links]:
+        """Word links (source, target) of each pair, from 0, by the attention of forced decoding.
+
+        Options are those of :meth:`word_weights` and of :meth:`forced`.
+        """
+        how = {name: options.pop(name) for name in ("layer", "head", "shift") if name in options}
+        found = _whole(self.forced(pairs, attention=True, **options), "pair")
+        return [links(self.word_weights(output.translations[0], **how)) for output in found]
+
+    def word_weights(
+        self, translation: Translation, *, layer: int | None = None, head: int | None = None, shift: bool | None = None
+    ) -> Tensor:
+        """How much each target word attends to each source word, [J, I]; words are what ``split()`` gives.
+
+        The default ``layer`` is the model's own choice (``[align]`` in its config.toml) or the middle one, ``head`` the
+        mean, and ``shift`` (see :func:`regard.align.word_weights`) is for models that read a word before they attend.
+        """
+        if not translation.attention:
+            return torch.zeros(0, 0)
+        layers = translation.attention[0].weights.shape[0]
+        layer = self._align.get("layer", (layers - 1) // 2) if layer is None else layer
+        head = self._align.get("head") if head is None else head
+        shift = self._align.get("shift", not isinstance(self.model, RNNSeq2Seq)) if shift is None else shift
+        parts = [
+            word_weights(part.weights, part.source.words, part.target.words, layer=layer, head=head, shift=shift)
+            for part in translation.attention
+        ]
+        whole: Tensor = torch.block_diag(*parts)
+        return whole
+
+    # --- from lines to sentences and back ---
+
+    def _plan(self, lines: Sequence[str], prefixes: Sequence[str]) -> tuple[list[Output], list[_Job]]:
+        """The sentences to be decoded; a line that is too long is cut, and refused if it cannot be."""
+        outputs, jobs = [Output(problem=_odd(line)) for line in lines], []
+        starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
+        encoded = self._encode(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
+        for i, (line, whole) in enumerate(zip(lines, encoded, strict=True)):
+            if outputs[i].problem:
+                continue
+            if not line.strip():
+                outputs[i].translations = [Translation(line.strip(), 0.0, 0.0)]
+                continue
+            parts = [whole] if len(whole.ids) <= self.split else self._encode(sentences(line))
+            longest = max(len(sentence.ids) for sentence in parts)
+            if longest > self.limit:
+                outputs[i].problem = f"{longest:,} subwords without a sentence end; the most is {self.limit:,}"
+                continue
+            if len(parts) > 1:
+                outputs[i].note = f"{len(whole.ids):,} subwords: translated as {len(parts)} sentences"
+            jobs += [_Job(i, sentence, [] if k else starts[i]) for k, sentence in enumerate(parts)]
+        return outputs, jobs
+
+    def _decode(
+        self, jobs: list[_Job], search: Search, attention: bool, batch_tokens: int, progress: Progress | None
+    ) -> list[list[Translation]]:
+        """The translations of each sentence, best first."""
+        found: dict[int, list[Translation]] = {}
+        for number, batch in enumerate(_batches([len(job.source.ids) for job in jobs], batch_tokens)):
+            with torch.no_grad():
+                memory = self.model.encode(self._ended([jobs[i].source.ids for i in batch]))
+            prefix = self._prefix([jobs[i].prefix for i in batch])
+            rows = search.run(self.model, memory, number, prefix=prefix, ban=self._ban)
+            for i, row in zip(batch, rows, strict=True):
+                found[i] = [self._translation(hypothesis) for hypothesis in row]
+            if progress:
+                progress(len(batch))
+        done = [found[i] for i in range(len(jobs))]
+        return self._attended(jobs, done, batch_tokens) if attention else done
+
+    def _attended(self, jobs: list[_Job], done: list[list[Translation]], tokens: int) -> list[list[Translation]]:
+        """The same with attention, by reading what was written as the text that it is."""
+        texts = [(i, found.text) for i, row in enumerate(done) for found in row]
+        targets = self._encode([text for _, text in texts])
+        pairs = [_Pair(i, jobs[i].source, target, text) for (i, text), target in zip(texts, targets, strict=True)]
+        again = iter(self._read(pairs, True, tokens, None))
+        return [[found._replace(attention=next(again).attention) for found in row] for row in done]
+
+    def _read(
+        self, pairs: list[_Pair], attention: bool, batch_tokens: int, progress: Progress | None
+    ) -> list[Translation]:
+        """Forced decoding."""
+        read: dict[int, Translation] = {}
+        for batch in _batches([len(pair.source.ids) + len(pair.target.ids) for pair in pairs], batch_tokens):
+            with torch.no_grad():
+                memory = self.model.encode(self._ended([pairs[i].source.ids for i in batch]))
+            targets = self._ended([pairs[i].target.ids for i in batch])
+            for i, found in zip(batch, decode.score(self.model, memory, targets, attention=attention), strict=True):
+                _, source, target, text = pairs[i]
+                shown = () if found.attention is None else (Attended(found.attention, source, target),)
+                read[i] = Translation(text, found.score, found.score, shown)
+            if progress:
+                progress(len(batch))
+        return [read[i] for i in range(len(pairs))]
+
+    def _translation(self, found: decode.Hypothesis) -> Translation:
+        text = self.subwords.decode(found.tokens.tolist()).strip()
+        return Translation(text, found.score, found.log_probs.sum().item())
+
+    def _encode(self, lines: Iterable[str]) -> list[Encoded]:
+        return self.subwords.encode_batch(list(lines))
+
+    def _ended(self, rows: list[list[int]]) -> Tensor:
+        """[N, S], each with the end symbol, then padding."""
+        ended = [torch.tensor([*row, self.model.eos_id]) for row in rows]
+        return pad_sequence(ended, True, self.model.pad_id).to(self.device)
+
+    def _prefix(self, rows: list[list[int]]) -> Tensor | None:
+        if not any(rows):
+            return None
+        tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+        return pad_sequence(tensors, True, self.model.pad_id).to(self.device)
+
+
+def load(
+    name: str | os.PathLike[str] = DEFAULT, *, device: str | torch.device | None = None, int8: bool = False
+) -> Translator:
+    """A translator from a model folder, or from a model that comes with the package.
+
+    ``device`` is by default the GPU if there is one, else the CPU. ``int8`` computes in 8 bits, on a CPU: faster, and
+    rarely another word (see :func:`regard.nn.to_int8`).
+    """
+    path, place = _find(name), _device("cpu" if int8 and device is None else device)
+    if int8 and place.type != "cpu":
+        raise ValueError(f"int8 is for a CPU, got device {place}")
+    from regard.folder import open as open_folder  # after the checks: a wrong name is quick to be told
+
+    loaded = open_folder(path)
+    settings = loaded.settings
+    model = to_int8(loaded.model) if int8 else loaded.model.to(place)
+    return Translator(
+        model,
+        loaded.subwords,
+        name=path.name,
+        limit=settings.get("data", {}).get("max_tokens", LIMIT),
+        split=settings.get("translate", {}).get("split"),
+        align=settings.get("align"),
+    )
+
+
+def _find(name: str | os.PathLike[str]) -> Path:
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise ValueError(f"{path}: expected a model folder, as `regard train` leaves it, got a file")
+    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
+    if str(name) in bundled:
+        return BUNDLED / str(name)
+    known = f"bundled models: {', '.join(bundled)}" if bundled else "no model is bundled with this version"
+    raise FileNotFoundError(f"{name}: there is no such model folder ({known}); train one with `regard train`")
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    there = torch.cuda.is_available()
+    try:
+        place = torch.device(device or ("cuda" if there else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"device: expected cpu or cuda, got {device!r}") from None
+    if place.type == "cuda" and not there:
+        raise ValueError("device: there is no GPU that PyTorch can use; leave it out, or write cpu")
+    return place
+
+
+def _odd(line: str) -> str:
+    """What is wrong with a line that is no text."""
+    if not isinstance(line, str):
+        raise TypeError(f"expected lines of text, got {type(line).__name__}")
+    try:
+        line.encode()
+        return ""
+    except UnicodeEncodeError as error:
+        return f"not Unicode text: a lone surrogate at character {error.start}"
+
+
+def _whole(outputs: list[Output], kind: str) -> list[Output]:
+    """All of them, if there is no problem."""
+    for number, output in enumerate(outputs, 1):
+        if output.problem:
+            raise ValueError(f"{kind} {number}: {output.problem}")
+    return outputs
+
+
+def _by_line(jobs: list[_Job], done: list[list[Translation]]) -> Iterator[tuple[int, list[list[Translation]]]]:
+    """The sentences of each line."""
+    grouped: dict[int, list[list[Translation]]] = {}
+    for job, found in zip(jobs, done, strict=True):
+        grouped.setdefault(job.line, []).append(found)
+    yield from grouped.items()
+
+
+def _batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Indices of lines in batches of similar lengths, the longest first (memory runs out at once or never)."""
+    if tokens < 1:
+        raise ValueError(f"batch_tokens: expected at least 1, got {tokens}")
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and (lengths[batches[-1][0]] + 1) * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
