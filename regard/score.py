@@ -45,6 +45,7 @@ class Score(nn.Module):
 
     dot_shaped = False  # E is a dot product of something of the query and something of the key
     pair_shaped = False  # E is made of pair terms only
+    positional = True  # E depends on where queries and keys stand, not on their vectors alone
     key_tensors = 1  # how many tensors the key half holds
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
@@ -77,6 +78,7 @@ class Dot(Score):
     0.1
     """
 
+    positional = False
     dot_shaped = pair_shaped = True
 
     def __init__(self, scale: float | None = None) -> None:
@@ -115,6 +117,7 @@ class Additive(Score):
     has none, a CPU or float32, is computed exactly). ``"auto"`` takes the series where it is no worse than the type.
     """
 
+    positional = False
     pair_shaped = True
 
     def __init__(
@@ -178,6 +181,7 @@ class Additive(Score):
 class General(Score):
     """e_ij = q_iᵀ W k_j (Luong et al. 2015, https://arxiv.org/abs/1508.04025), W uniform in ±0.1 as there."""
 
+    positional = False
     dot_shaped = pair_shaped = True
 
     def __init__(
@@ -215,6 +219,7 @@ class Bilinear(Score):
     Glorot's uniform, as multi-head projections are commonly started.
     """
 
+    positional = False
     dot_shaped = pair_shaped = True
 
     def __init__(
@@ -540,6 +545,7 @@ class Cosine(Score):
     τ = exp(log_scale), started at 10 and kept at most ``max_scale``, as in that paper.
     """
 
+    positional = False
     dot_shaped = pair_shaped = True
 
     def __init__(
@@ -602,6 +608,8 @@ class Bias(Score):
 class Key(Score):
     """e_ij = w·k_j: how much a key is worth to anyone. w is uniform in ±1/√dim."""
 
+    positional = False
+
     def __init__(self, dim: int, *, heads: int | None = None, kv_heads: int | None = None) -> None:
         super().__init__()
         (dim,) = _positive("Key", dim=dim)
@@ -660,6 +668,10 @@ class Softcap(Score):
     def key_tensors(self) -> int:  # type: ignore[override]
         return self.inner.key_tensors
 
+    @property
+    def positional(self) -> bool:  # type: ignore[override]
+        return self.inner.positional
+
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         self.inner.check(heads, query_dim, kv_heads, key_dim)
 
@@ -697,6 +709,10 @@ class Sum(Score):
     @property
     def pair_shaped(self) -> bool:  # type: ignore[override]
         return all(p.pair_shaped for p in self._scores())
+
+    @property
+    def positional(self) -> bool:  # type: ignore[override]
+        return any(p.positional for p in self._scores())
 
     @property
     def key_tensors(self) -> int:  # type: ignore[override]
@@ -764,6 +780,10 @@ class PerHead(Score):
     @property
     def key_tensors(self) -> int:  # type: ignore[override]
         return sum(score.key_tensors for _, _, score in self.groups())
+
+    @property
+    def positional(self) -> bool:  # type: ignore[override]
+        return any(score.positional for _, _, score in self.groups())
 
     def groups(self) -> list[tuple[int, int, Score]]:
         """(first head, end, score) of each group."""

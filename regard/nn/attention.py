@@ -24,6 +24,15 @@ class KeyValues:
     keys: Keys
     values: Tensor  # [N, kv_heads, S, head_dim]
 
+    def select(self, items: Tensor) -> KeyValues:
+        """Those of these batch items, in this order; items may repeat."""
+        tensors = tuple(t.index_select(0, items) for t in self.keys.tensors)
+        return KeyValues(Keys(tensors, self.keys.trusted), self.values.index_select(0, items))
+
+    def trust(self) -> KeyValues:
+        """The same, known to be finite where masked: a decoding step need not look (:class:`regard.Keys`)."""
+        return KeyValues(Keys(self.keys.tensors, trusted=True), self.values)
+
 
 class Cache:
     """The lowered keys and values of the positions so far, for decoding step by step.
@@ -39,6 +48,7 @@ class Cache:
             raise ValueError(f"Cache: max_length must be positive, got {max_length}")
         self.max_length = max_length
         self.tensors: list[Tensor] = []  # one per lowered key tensor, then the values; [N, kv_heads, capacity, dims]
+        self.spare: list[Tensor] = []  # room of the same shape that `reorder` writes to and swaps with
         self.length: int | Tensor = 0
 
     def allocate(self, like: tuple[Tensor, ...]) -> None:
@@ -71,8 +81,15 @@ class Cache:
         return KeyValues(replace(new.keys, tensors=tuple(seen[:-1]), trusted=True), seen[-1])
 
     def reorder(self, items: Tensor) -> None:
-        """Keep these batch items, in this order (beam search); items may repeat."""
-        self.tensors = [t.index_select(0, items) for t in self.tensors]
+        """Keep these batch items, in this order (beam search); items may repeat. Only what is filled is copied."""
+        if isinstance(self.length, Tensor) or not self.tensors or len(items) != len(self.tensors[0]):
+            self.tensors, self.spare = [t.index_select(0, items) for t in self.tensors], []
+            return
+        if not self.spare or self.spare[0].shape != self.tensors[0].shape:
+            self.spare = [torch.empty_like(t) for t in self.tensors]
+        for old, new in zip(self.tensors, self.spare, strict=True):
+            torch.index_select(old[..., : self.length, :], 0, items, out=new[..., : self.length, :])
+        self.tensors, self.spare = self.spare, self.tensors
 
     def reset(self) -> None:
         """Forget all positions, keep the room."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,11 @@ class SinusoidalPositions(nn.Module):
             raise ValueError(f"SinusoidalPositions: dim must be even, got {dim}")
         self.dim, self.base = dim, base
 
-    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """x [N, L, dim] at positions offset, offset + 1, …"""
-        position = torch.arange(x.shape[-2], device=x.device)[:, None] + _column(offset)
+    def forward(self, x: Tensor, offset: int | Tensor = 0, *, positions: Tensor | None = None) -> Tensor:
+        """x [N, L, dim] at positions offset, offset + 1, …, or at those given, [N, L] (packed sequences)."""
+        position = _positions(x, offset) if positions is None else positions
         frequency = self.base ** (-torch.arange(0, self.dim, 2, device=x.device) / self.dim)
-        angle = position * frequency
+        angle = position[..., None] * frequency
         waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)
         return x + waves.to(x.dtype)
 
@@ -53,16 +54,15 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(max_length, dim))
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """x [N, L, dim] at positions offset, offset + 1, …"""
+    def forward(self, x: Tensor, offset: int | Tensor = 0, *, positions: Tensor | None = None) -> Tensor:
+        """x [N, L, dim] at positions offset, offset + 1, …, or at those given, [N, L] (packed sequences)."""
+        if positions is not None:
+            return x + self.weight[positions].to(x.dtype)
         if not isinstance(offset, Tensor) and not 0 <= offset <= self.weight.shape[0] - x.shape[-2]:
             raise ValueError(
                 f"LearnedPositions has {self.weight.shape[0]} positions, asked for {offset}…{offset + x.shape[-2] - 1}"
             )
-        position = torch.arange(x.shape[-2], device=x.device) + (
-            offset[..., None] if isinstance(offset, Tensor) and offset.ndim else offset
-        )
-        return x + self.weight[position].to(x.dtype)
+        return x + self.weight[_positions(x, offset)].to(x.dtype)
 
 
 class FeedForward(nn.Module):
@@ -94,7 +94,11 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each with a residual and a norm before (``norm_first``) or after."""
+    """Self-attention and feed-forward, each with a residual and a norm before (``norm_first``) or after.
+
+    ``activation_dropout`` inside the feed-forward is ``dropout`` unless set; ``gated`` multiplies its activation by a
+    second projection.
+    """
 
     def __init__(
         self,
@@ -106,13 +110,16 @@ class EncoderLayer(nn.Module):
         kv_heads: int | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        activation_dropout: float | None = None,
         activation: Callable[[Tensor], Tensor] = torch.relu,
+        gated: bool = False,
         norm_first: bool = True,
     ) -> None:
         super().__init__()
         self.norm_first = norm_first
         self.attention = MultiHeadAttention(dim, heads, score=score, kv_heads=kv_heads, dropout=attention_dropout)
-        self.feed_forward = FeedForward(dim, hidden or 4 * dim, activation=activation, dropout=dropout)
+        inside = dropout if activation_dropout is None else activation_dropout
+        self.feed_forward = FeedForward(dim, hidden or 4 * dim, activation=activation, gated=gated, dropout=inside)
         self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -136,7 +143,8 @@ class DecoderLayer(EncoderLayer):
     """An encoder layer that also attends to a memory, between the two.
 
     Self-attention is causal; ``mask`` narrows it further. ``memory`` is [N, S, dim], or the layer's
-    ``cross_attention.keys_values(memory)`` computed once.
+    ``cross_attention.keys_values(memory)`` computed once. The latter may serve several hypotheses per item, x of
+    [N · beams, L, dim]: those of one item stand side by side as queries, and nothing is copied.
     """
 
     def __init__(
@@ -150,7 +158,9 @@ class DecoderLayer(EncoderLayer):
         kv_heads: int | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        activation_dropout: float | None = None,
         activation: Callable[[Tensor], Tensor] = torch.relu,
+        gated: bool = False,
         norm_first: bool = True,
     ) -> None:
         super().__init__(
@@ -161,7 +171,9 @@ class DecoderLayer(EncoderLayer):
             kv_heads=kv_heads,
             dropout=dropout,
             attention_dropout=attention_dropout,
+            activation_dropout=activation_dropout,
             activation=activation,
+            gated=gated,
             norm_first=norm_first,
         )
         self.cross_attention = MultiHeadAttention(
@@ -178,24 +190,56 @@ class DecoderLayer(EncoderLayer):
         memory_mask: Mask | Tensor | None = None,
         offset: int | Tensor = 0,
         cache: Cache | None = None,
-    ) -> Tensor:
+        need_weights: bool | Tensor = False,
+    ) -> Any:
+        """[N, L, dim] → [N, L, dim], and the cross-attention's weights, [N, heads, rows, S], if asked."""
         if cache is not None:
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
         seen: Mask = Causal() if mask is None else Causal() & as_mask(mask)
+        weights: Tensor | None = None
 
         def look(y: Tensor) -> Tensor:
             out: Tensor = self.attention(y, mask=seen, offset=offset, cache=cache)
             return out
 
         def look_across(y: Tensor) -> Tensor:
-            out: Tensor = self.cross_attention(y, memory, mask=memory_mask, offset=offset)
-            return out
+            nonlocal weights
+            rows = self._by_item(y, memory)
+            out = self.cross_attention(rows, memory, mask=memory_mask, offset=offset, need_weights=need_weights)
+            if need_weights is not False:
+                out, shown = out
+                weights = _by_hypothesis(shown, len(y))
+            flat: Tensor = out.reshape(y.shape)
+            return flat
 
         x = self._around(x, self.attention_norm, look)
         x = self._around(x, self.cross_norm, look_across)
-        return self._around(x, self.feed_forward_norm, self.feed_forward)
+        x = self._around(x, self.feed_forward_norm, self.feed_forward)
+        return x if need_weights is False else (x, weights)
+
+    def _by_item(self, y: Tensor, memory: Tensor | KeyValues) -> Tensor:
+        """[N · beams, L, dim] → [N, beams · L, dim] where the memory holds N items."""
+        items = len(memory.values if isinstance(memory, KeyValues) else memory)
+        if items == len(y):
+            return y
+        if not items or len(y) % items or self.cross_attention.score.positional:
+            raise ValueError(
+                f"{len(y)} hypotheses need a memory of as many items, or of a part of them if the cross-attention's "
+                f"score does not know positions; got {items} and {type(self.cross_attention.score).__name__}"
+            )
+        return y.reshape(items, -1, y.shape[-1])
 
 
-def _column(offset: int | Tensor) -> int | Tensor:
-    """One offset per batch item as [N, 1, 1]."""
-    return offset[..., None, None] if isinstance(offset, Tensor) and offset.ndim else offset
+def _by_hypothesis(weights: Tensor, hypotheses: int) -> Tensor:
+    """[N, heads, beams · rows, S] → [N · beams, heads, rows, S]."""
+    if len(weights) == hypotheses:
+        return weights
+    items, heads, rows, keys = weights.shape
+    beams = hypotheses // items
+    return weights.view(items, heads, beams, rows // beams, keys).transpose(1, 2).flatten(0, 1)
+
+
+def _positions(x: Tensor, offset: int | Tensor) -> Tensor:
+    """offset + 0, 1, …: [L], or [N, L] for one offset per batch item."""
+    index = torch.arange(x.shape[-2], device=x.device)
+    return index + (offset[..., None] if isinstance(offset, Tensor) and offset.ndim else offset)

@@ -1,0 +1,68 @@
+"""What the configurations of all models share: plain values, checked, to and from a table (TOML has no null)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound="Config")
+
+TIED = ("all", "decoder", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Symbols and what is tied.
+
+    ``tied``: "all" shares one matrix between source embedding, target embedding and softmax, "decoder" the last two,
+    "none" nothing.
+    """
+
+    vocab_size: int
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+    tied: str = "all"
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.positive("vocab_size")
+        self.one_of("tied", TIED)
+        self.share("dropout")
+        for name in ("pad_id", "bos_id", "eos_id"):
+            self.whole(name, 0, self.vocab_size - 1)
+
+    def to_table(self) -> dict[str, Any]:
+        """Plain values for TOML or JSON, without what is None."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_table(cls: type[T], table: Mapping[str, Any]) -> T:
+        """The configuration that ``to_table`` gave; unknown names are refused."""
+        known = [field.name for field in fields(cls)]
+        unknown = [key for key in table if key not in known]
+        if unknown:
+            raise ValueError(f"{cls.__name__} knows no {', '.join(map(repr, unknown))}; it has {', '.join(known)}")
+        return cls(**table)
+
+    def whole(self, name: str, low: int, high: int | None = None) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+            expected = f"at least {low}" if high is None else f"in {low}…{high}"
+            raise ValueError(f"{type(self).__name__}: {name} must be a whole number {expected}, got {value!r}")
+
+    def positive(self, *names: str) -> None:
+        for name in names:
+            self.whole(name, 1)
+
+    def one_of(self, name: str, choices: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            raise ValueError(f"{type(self).__name__}: {name} must be one of {', '.join(choices)}, got {value!r}")
+
+    def share(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+                raise ValueError(f"{type(self).__name__}: {name} must be at least 0 and below 1, got {value!r}")
