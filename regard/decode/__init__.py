@@ -1,0 +1,10 @@
+"""Decoding over a step(): greedy, beam, sampling, and the score of a given output. Knows no architecture.
+
+A hypothesis ends with the end symbol, which counts in its score and its length. Limits count the tokens before it.
+"""
+
+from regard.decode._beam import beam
+from regard.decode._common import Hypothesis, Limits, Model, State, score
+from regard.decode._walk import greedy, sample
+
+__all__ = ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]

@@ -1,0 +1,196 @@
+"""Beam search, batched, without a loop over hypotheses.
+
+Shapes: N sentences (n still open), k beams, V vocabulary, t tokens so far; row s · k + b is beam b of sentence s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.decode._common import (
+    Hypothesis,
+    Limits,
+    Model,
+    Rules,
+    evaluating,
+    next_log_probs,
+    spread,
+    with_attention,
+)
+
+
+@torch.no_grad()
+def beam(
+    model: Model,
+    memory: Any,
+    *,
+    beams: int = 5,
+    best: int = 1,
+    alpha: float = 1.0,
+    exact: bool = False,
+    limits: Limits = Limits(),  # noqa: B008
+    prefix: Tensor | None = None,
+    ban: Sequence[int] = (),
+    attention: bool = False,
+) -> list[list[Hypothesis]]:
+    """The ``best`` of the hypotheses found with ``beams`` of them open at a time, best first.
+
+    They are ranked by Σ log p / lengthᵅ. A sentence is done when no open hypothesis can become better than the ``best``
+    that have ended, at whatever length; unless ``exact``, also when ``beams`` have ended and no open one is better at
+    its present length. With one beam that is the greedy search. The other arguments are those of :func:`greedy`.
+    """
+    if beams < 1 or not 1 <= best <= beams or alpha < 0:
+        raise ValueError(f"beam needs 1 ≤ best ≤ beams and alpha ≥ 0, got {beams=}, {best=}, {alpha=}")
+    with evaluating(model):
+        rules = Rules.make(model, memory, limits, prefix, ban)
+        search = _Beam(model, memory, rules, beams, best, alpha, exact)
+        return with_attention(model, memory, search.run(), attention)
+
+
+class _Beam:
+    """Beam search over the open sentences; what has ended is kept as places in the history of steps."""
+
+    def __init__(
+        self, model: Model, memory: Any, rules: Rules, k: int, best: int, alpha: float, exact: bool
+    ) -> None:  # fmt: skip
+        self.model, self.memory, self.rules = model, memory, rules
+        self.k, self.best, self.alpha, self.exact = k, best, alpha, exact
+        size, device = memory.size, rules.longest.device
+        self.open = torch.arange(size, device=device)
+        self.sums = torch.full((size, k), -math.inf, device=device)  # Σ log p of the open hypotheses, [n, k]
+        self.sums[:, 0] = 0.0  # all start alike: only one may have offspring
+        self.words: list[Tensor] = []  # per step, [N, k]: token, its log p, and the beam that it follows
+        self.values: list[Tensor] = []
+        self.parents: list[Tensor] = []
+        # the k best that have ended, of all sentences: score, and where in the history the end symbol's parent stands
+        self.ended = torch.full((size, k), -math.inf, device=device)
+        self.ended_step = torch.zeros(size, k, dtype=torch.int64, device=device)
+        self.ended_beam = torch.zeros(size, k, dtype=torch.int64, device=device)
+        self.ended_value = torch.zeros(size, k, device=device)
+
+    def run(self) -> list[list[Hypothesis]]:
+        state = self.model.start(self.memory, self.k)
+        tokens = torch.full((self.memory.size * self.k,), self.model.bos_id, device=self.open.device)
+        while len(self.open):
+            log_p, state = next_log_probs(self.model, tokens, state)
+            log_p = self.rules.apply(log_p.unflatten(0, (-1, self.k)), len(self.words))
+            tokens, parents = self._extend(log_p)
+            left = self._left()
+            if left is not None:
+                self.open, self.sums, self.rules = self.open[left], self.sums[left], self.rules.keep(left)
+                tokens, parents = tokens[left], parents[left]
+            if len(self.open):
+                self._follow(state, parents, left)
+                tokens = tokens.flatten()
+        return self._results()
+
+    def _extend(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the next k hypotheses of each sentence among all continuations, and note those that end."""
+        k, t = self.k, len(self.words)
+        value, token = _top(log_p, min(2 * k, log_p.shape[-1]))  # [n, k, m]
+        sums, at = (self.sums.to(value.dtype)[..., None] + value).flatten(1).topk(min(2 * k, k * value.shape[-1]), -1)
+        parent, token, value = at // value.shape[-1], token.flatten(1).gather(1, at), value.flatten(1).gather(1, at)
+        ends = token == self.rules.eos
+        self._end(sums[:, :k].masked_fill(~ends[:, :k], -math.inf), parent[:, :k], value[:, :k], t)
+        # the first k that do not end: of 2k continuations at most k do
+        sums = sums.masked_fill(ends, -math.inf)
+        self.sums, on = sums.topk(k, -1) if sums.shape[-1] >= k else _fill(sums, k)
+        token, value, parent = (x.gather(1, on) for x in (token, value, parent))
+        size = self.memory.size
+        self.words.append(spread(token, self.open, size, self.rules.pad))
+        self.values.append(spread(value, self.open, size, 0.0))
+        self.parents.append(spread(parent, self.open, size, 0))
+        return token, parent
+
+    def _end(self, sums: Tensor, parent: Tensor, value: Tensor, t: int) -> None:
+        """Merge hypotheses whose token t is the end symbol (−inf: none) into the k best ended ones."""
+        if sums.device.type == "cpu" and not (sums > -math.inf).any():
+            return  # on a GPU looking costs more than merging nothing
+        whole = len(self.open) == self.memory.size
+        old = [x if whole else x[self.open] for x in (self.ended, self.ended_step, self.ended_beam, self.ended_value)]
+        new = [sums / (t + 1) ** self.alpha, torch.full_like(parent, t), parent, value]
+        scores, at = torch.cat((old[0].to(sums.dtype), new[0]), 1).topk(self.k, -1)
+        merged = [scores] + [torch.cat(pair, 1).gather(1, at) for pair in zip(old[1:], new[1:], strict=True)]
+        for name, x in zip(("ended", "ended_step", "ended_beam", "ended_value"), merged, strict=True):
+            if whole:
+                setattr(self, name, x)
+            else:
+                getattr(self, name)[self.open] = x.to(getattr(self, name).dtype)
+
+    def _left(self) -> Tensor | None:
+        """The sentences that go on, or None for all."""
+        ended = self.ended if len(self.open) == self.memory.size else self.ended[self.open]
+        worst, top = ended[:, self.best - 1], self.sums[:, 0]
+        highest = top / (self.rules.longest + 1) ** self.alpha  # Σ log p ≤ 0 only falls
+        done = (worst >= highest) | (top == -math.inf)
+        if not self.exact:
+            done |= (ended[:, -1] > -math.inf) & (worst >= top / len(self.words) ** self.alpha)
+        return (~done).nonzero().flatten() if done.any() else None
+
+    def _follow(self, state: Any, parents: Tensor, left: Tensor | None) -> None:
+        """Bring the model's state to the chosen hypotheses."""
+        n = len(parents)
+        first = torch.arange(n, device=parents.device) if left is None else left
+        items = (first[:, None] * self.k + parents).flatten()
+        if left is not None:
+            state.reorder(items, left)
+        elif items.device.type != "cpu" or not torch.equal(items, torch.arange(n * self.k)):
+            state.reorder(items)
+
+    def _results(self) -> list[list[Hypothesis]]:
+        """Walk the history back from the ends, all at once."""
+        if not self.words:
+            return []
+        size, best = self.memory.size, self.best
+        words, values, parents = (torch.stack(x).cpu() for x in (self.words, self.values, self.parents))
+        ended, step, at, value = (
+            x[:, :best].cpu() for x in (self.ended, self.ended_step, self.ended_beam, self.ended_value)
+        )
+        tokens = torch.full((size, best, len(words)), self.rules.pad)
+        log_p = torch.zeros(size, best, len(words), dtype=values.dtype)
+        tokens.scatter_(-1, step[..., None], self.rules.eos)
+        log_p.scatter_(-1, step[..., None], value.to(log_p.dtype)[..., None])
+        for t in range(len(words) - 1, -1, -1):
+            inside = t < step
+            tokens[..., t] = torch.where(inside, words[t].gather(1, at), tokens[..., t])
+            log_p[..., t] = torch.where(inside, values[t].gather(1, at), log_p[..., t])
+            at = torch.where(inside, parents[t].gather(1, at), at)
+        scores, lengths = ended.tolist(), (step + 1).tolist()
+        return [
+            [
+                Hypothesis(tokens[s, b, : lengths[s][b]], scores[s][b], log_p[s, b, : lengths[s][b]])
+                for b in range(best)
+                if scores[s][b] > -math.inf
+            ]
+            for s in range(size)
+        ]
+
+
+def _fill(sums: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Fewer continuations than beams (a tiny vocabulary): the rest are dead."""
+    values, at = sums.topk(sums.shape[-1], -1)
+    more = k - sums.shape[-1]
+    pad = torch.nn.functional.pad
+    return pad(values, (0, more), value=-math.inf), pad(at, (0, more))
+
+
+def _top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """``x.topk(k)`` over a long last dim: with it folded into 64 rows, the k largest lie in the k columns of largest
+    maxima.
+    """
+    rows = 64
+    width = x.shape[-1] // rows
+    if x.device.type != "cpu" or width < 4 * k:
+        return x.topk(k, -1)  # type: ignore[return-value]
+    body, rest = x[..., : rows * width].unflatten(-1, (rows, width)), x[..., rows * width :]
+    columns = body.amax(-2).topk(k, -1).indices  # [..., k]
+    members = body.gather(-1, columns[..., None, :].expand(*columns.shape[:-1], rows, k)).flatten(-2)
+    index = (torch.arange(rows)[:, None] * width + columns[..., None, :]).flatten(-2)
+    last = torch.arange(rows * width, x.shape[-1]).expand(rest.shape)
+    values, at = torch.cat((members, rest), -1).topk(k, -1)
+    return values, torch.cat((index, last), -1).gather(-1, at)

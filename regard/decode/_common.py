@@ -1,0 +1,222 @@
+"""What all searches share: models as they see them, what may come next, hypotheses, and forced decoding.
+
+Shapes: N sentences (n still open), k beams, V vocabulary, t tokens so far; row s · k + b is beam b of sentence s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+
+class State(Protocol):
+    """A model in the middle of n · k hypotheses."""
+
+    def reorder(self, items: Tensor, sentences: Tensor | None = None) -> None:
+        """Go on with these rows, each of its own sentence; ``sentences`` names the kept ones if some are dropped."""
+
+
+class Model(Protocol):
+    """What decoding needs of a model. ``memory`` is whatever its encoder made; it has a ``size`` and ``lengths``."""
+
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    max_length: int | None  # positions it knows; None: any number
+
+    def start(self, memory: Any, beams: int = 1) -> Any:
+        """The state before the first token, k hypotheses per sentence."""
+
+    def step(self, tokens: Tensor, state: Any) -> Any:
+        """Read one token per row, [n · k]: the next one's logits, [n · k, V], and the state."""
+
+    def decode(self, target_in: Tensor, memory: Any, *, attention: bool = False) -> Any:
+        """Features of a whole target [N, T], and weights [N, layers, heads, T, S] if asked."""
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Features → logits."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many tokens may come before the end symbol.
+
+    At most ``maximum``, and at most ``ratio`` · source + ``extra`` of each sentence; the latter is left out if only
+    ``maximum`` is given, and ``ratio`` is 2 if neither is. A prefix may be longer.
+    """
+
+    minimum: int = 0
+    maximum: int | None = None
+    ratio: float | None = None
+    extra: int = 10
+
+    def __post_init__(self) -> None:
+        if self.minimum < 0 or (self.maximum is not None and self.maximum < self.minimum):
+            raise ValueError(f"Limits: 0 ≤ minimum ≤ maximum is needed, got {self.minimum} and {self.maximum}")
+        if (self.ratio is not None and self.ratio < 0) or self.extra < 0:
+            raise ValueError(f"Limits: ratio and extra cannot be negative, got {self.ratio} and {self.extra}")
+
+    def longest(self, model: Model, memory: Any) -> Tensor:
+        """The most tokens of each sentence, [N]."""
+        lengths: Tensor = memory.lengths
+        cap = 2**31 if self.maximum is None else self.maximum
+        if model.max_length is not None:
+            cap = min(cap, model.max_length - 1)
+        if cap < self.minimum:
+            raise ValueError(f"Limits: minimum={self.minimum}, but the model has {model.max_length} positions")
+        if self.ratio is None and self.maximum is not None:
+            return torch.full_like(lengths, cap)
+        ratio = 2.0 if self.ratio is None else self.ratio
+        return ((lengths * ratio).ceil().long() + self.extra).clamp(min=self.minimum).clamp(max=cap)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: tokens [T], end symbol included, their log-probabilities [T], and what it is ranked by.
+
+    ``attention``, if asked for, is [layers, heads, T, S]: row t are the weights with which token t was predicted.
+    """
+
+    tokens: Tensor
+    score: float
+    log_probs: Tensor
+    attention: Tensor | None = None
+
+
+@torch.no_grad()
+def score(model: Model, memory: Any, targets: Tensor, *, attention: bool = False) -> list[Hypothesis]:
+    """Forced decoding: log-probabilities of given outputs, [N, T] tokens ending with the end symbol, then padding."""
+    with evaluating(model):
+        return _score(model, memory, targets, attention)
+
+
+# --- steps ---
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What may come next, for the open sentences."""
+
+    longest: Tensor  # [n]
+    lowest: int  # at most the smallest of them
+    shortest: int
+    prefix: Tensor | None  # [n, P]
+    banned: Tensor
+    eos: int
+    pad: int
+
+    @classmethod
+    def make(cls, model: Model, memory: Any, limits: Limits, prefix: Tensor | None, ban: Sequence[int]) -> Rules:
+        longest = limits.longest(model, memory)
+        if prefix is not None:
+            if prefix.ndim != 2 or len(prefix) != memory.size or prefix.is_floating_point():
+                raise ValueError(
+                    f"prefix must be token numbers [{memory.size}, P], got {prefix.dtype} {list(prefix.shape)}"
+                )
+            wrong = sorted({*prefix.flatten().tolist()} & {model.bos_id, model.eos_id, *ban} - {model.pad_id})
+            if wrong:
+                raise ValueError(f"prefix holds {wrong}, which are banned, the start or the end symbol")
+            prefix = prefix.to(longest.device)
+            longest = longest.maximum((prefix != model.pad_id).sum(-1))
+        if model.eos_id in ban:
+            raise ValueError(f"the end symbol, {model.eos_id}, cannot be banned")
+        banned = torch.tensor(sorted({model.pad_id, model.bos_id, *ban} - {model.eos_id}), device=longest.device)
+        lowest = min(longest.tolist(), default=0)
+        return cls(longest, lowest, limits.minimum, prefix, banned, model.eos_id, model.pad_id)
+
+    def keep(self, sentences: Tensor) -> Rules:
+        prefix = None if self.prefix is None else self.prefix[sentences]
+        return replace(self, longest=self.longest[sentences], prefix=prefix)
+
+    def apply(self, log_p: Tensor, t: int) -> Tensor:
+        """−inf for what may not be token t; log_p is [n, k, V], changed in place."""
+        log_p.index_fill_(-1, self.banned, -math.inf)
+        if t < self.shortest:
+            log_p[..., self.eos] = -math.inf
+        if t >= self.lowest:
+            full = self.longest <= t
+            log_p[full, :, : self.eos] = -math.inf
+            log_p[full, :, self.eos + 1 :] = -math.inf
+        if self.prefix is not None and t < self.prefix.shape[1]:
+            self._force(log_p, self.prefix[:, t])
+        return log_p
+
+    def _force(self, log_p: Tensor, token: Tensor) -> None:
+        forced = (token != self.pad).nonzero().flatten()
+        at = token[forced][:, None, None].expand(-1, log_p.shape[1], 1)
+        only = torch.full_like(log_p[forced], -math.inf)
+        log_p[forced] = only.scatter(-1, at, log_p[forced].gather(-1, at))
+
+
+def next_log_probs(model: Model, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """Log-probabilities of the next token, [n · k, V], in float32 at least."""
+    logits, state = model.step(tokens, state)
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), state
+
+
+def rows_of(sentences: Tensor, k: int) -> Tensor:
+    """All rows of these sentences."""
+    return (sentences[:, None] * k + torch.arange(k, device=sentences.device)).flatten()
+
+
+def spread(x: Tensor, open_: Tensor, size: int, fill: float) -> Tensor:
+    """[n, k] of the open sentences → [N, k] of all."""
+    if len(open_) == size:
+        return x
+    whole = x.new_full((size, *x.shape[1:]), fill)
+    whole[open_] = x
+    return whole
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without dropout, and afterwards as it was."""
+    training = bool(getattr(model, "training", False))
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
+
+
+# --- forced decoding ---
+
+
+def _score(model: Model, memory: Any, targets: Tensor, attention: bool) -> list[Hypothesis]:
+    start = torch.full_like(targets[:, :1], model.bos_id)
+    out = model.decode(torch.cat((start, targets[:, :-1]), 1), memory, attention=attention)
+    features, weights = out if attention else (out, None)
+    logits = model.logits(features)
+    log_p = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    log_p = log_p.gather(-1, targets[..., None])[..., 0].cpu()
+    tokens, lengths = targets.cpu(), (targets != model.pad_id).sum(-1).tolist()
+    sources = memory.lengths.tolist()
+    return [
+        Hypothesis(
+            tokens[i, :n],
+            log_p[i, :n].sum().item(),
+            log_p[i, :n],
+            None if weights is None else weights[i, :, :, :n, : sources[i]].cpu(),
+        )
+        for i, n in enumerate(lengths)
+    ]
+
+
+def with_attention(model: Model, memory: Any, found: list[list[Hypothesis]], attention: bool) -> list[list[Hypothesis]]:
+    """Give hypotheses their attention weights by reading them again, all positions at once."""
+    if not attention or not found:
+        return found
+    device = memory.lengths.device
+    items = torch.tensor([i for i, row in enumerate(found) for _ in row], device=device)
+    tokens = pad_sequence([h.tokens for row in found for h in row], True, model.pad_id)
+    again = iter(_score(model, memory.select(items), tokens.to(device), True))
+    return [[replace(h, attention=next(again).attention) for h in row] for row in found]
