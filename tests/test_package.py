@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import regard
+import regard.text
 
 ROOT = Path(regard.__file__).parent
 
@@ -23,6 +24,7 @@ LAYOUT = [
     "plot",
     "nn",
     "models",
+    "bpe",
     "text",
     "data",
     "decode",
@@ -70,7 +72,14 @@ def test_public_names():
     ]
 
 
-@pytest.mark.parametrize("module", [regard, regard.score, regard.mask], ids=lambda m: m.__name__)
+def test_public_names_of_the_text_half():
+    assert regard.text.__all__ == ["BOS", "EOS", "PAD", "UNK", "Encoded", "Subwords"]
+
+
+MODULES = [regard, regard.score, regard.mask, regard.text]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_every_public_name_is_there_and_documented(module):
     for name in module.__all__:
         assert getattr(module, name).__doc__, f"{name} has no docstring"

@@ -1,0 +1,214 @@
+"""Byte-pair merges with dropout drawn from an explicit seed, for a whole corpus at once.
+
+BPE-dropout (Provilkov et al. 2020, https://arxiv.org/abs/1910.13267): while merging, every possible merge is left out
+with probability p, at each step anew; the best of those left is done; when none is left the chunk is done. In the order
+of priority, then, merge number g is done with probability pᵍ (1 − p): **one draw per step decides**. A chunk's possible
+segmentations are nodes of a graph whose edges are the merges in order of priority; nodes are made once, when first
+met, and drawing is then a walk in integer tables, a few NumPy calls per step for a million chunks.
+
+The draw is a hash of (seed, epoch, side, line, place in the line, step). So a line is cut in the same way whatever else
+is cut with it, in whatever order: training that is resumed, or spread over processes, sees the same subwords.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[Any]
+Merges = Mapping[tuple[int, int], tuple[int, int]]  # (left id, right id) → (priority, 0 the best; merged id)
+
+CHUNK_BYTES = 32  # longer stretches without a space are cut between subwords of the plain segmentation
+MAX_NODES = 1 << 20  # about 400 MB; the graph is then begun afresh, with no effect on what is drawn
+_BLOCK = 1 << 18  # chunks drawn at a time
+
+
+class Ragged(NamedTuple):
+    """Rows of different lengths: row i is values[offsets[i] : offsets[i + 1]].
+
+    >>> rows = Ragged.of([[1, 2], [], [3]])
+    >>> rows.take(np.array([2, 0, 0])).lists()
+    [[3], [1, 2], [1, 2]]
+    """
+
+    values: Integers
+    offsets: Integers
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: Any = np.uint32) -> Ragged:
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return cls(np.array([x for row in rows for x in row], dtype), offsets)
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Integers:
+        return np.diff(self.offsets)
+
+    def take(self, rows: Integers) -> Ragged:
+        """These rows, in this order."""
+        start = self.offsets[rows]
+        length = self.offsets[np.asarray(rows, np.int64) + 1] - start
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(length, out=offsets[1:])
+        return Ragged(self.values[np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], length)], offsets)
+
+    def spread(self, table: Ragged) -> Ragged:
+        """Every value replaced by that row of ``table``: chunks of lines become subwords of lines."""
+        flat = table.take(self.values)
+        return Ragged(flat.values, flat.offsets[self.offsets])
+
+    def lists(self) -> list[list[int]]:
+        return [self.values[a:b].tolist() for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+
+
+def mix(key: Integers | int, value: Integers | int) -> Integers:
+    """64 random-looking bits for each (key, value): SplitMix64 (Steele et al. 2014) begun at ``key``."""
+    key, value = np.atleast_1d(np.asarray(key, np.uint64)), np.atleast_1d(np.asarray(value, np.uint64))
+    z: Integers = key + (value + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def line_keys(seed: int, epoch: int, side: int, lines: Integers) -> Integers:
+    """One key per line; see ``mix``."""
+    return mix(mix(mix(mix(seed % 2**64, epoch), side), lines), 0)
+
+
+class Chunks:
+    """The distinct chunks of a text, numbered as they come, and the subwords of each without dropout.
+
+    A chunk is what the merges never look beyond: a word with the space before it, a run of punctuation. ``split`` gives
+    the chunks of a line, ``cut`` the subwords of a chunk, ``sizes`` the bytes of each subword.
+    """
+
+    def __init__(
+        self, split: Callable[[str], list[str]], cut: Callable[[str], list[int]], sizes: Sequence[int]
+    ) -> None:
+        self._split, self._cut, self._sizes = split, cut, sizes
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        self._known: dict[tuple[int, ...], int] = {}
+        self._values, self._offsets = array("I"), array("q", [0])
+
+    def line(self, text: str) -> list[int]:
+        """The chunks of a line."""
+        numbers: list[int] = []
+        for piece in self._split(text):
+            numbers += self._numbers.get(piece) or self._add(piece)
+        return numbers
+
+    def table(self) -> Ragged:
+        """The subwords of every chunk so far."""
+        return Ragged(np.array(self._values, np.uint32), np.array(self._offsets, np.int64))
+
+    def _add(self, piece: str) -> tuple[int, ...]:
+        numbers: list[int] = []
+        run: list[int] = []
+        size = 0
+        for token in self._cut(piece):
+            if run and size + self._sizes[token] > CHUNK_BYTES:
+                numbers.append(self._number(tuple(run)))
+                run, size = [], 0
+            run.append(token)
+            size += self._sizes[token]
+        numbers.append(self._number(tuple(run)))
+        self._numbers[piece] = tuple(numbers)
+        return self._numbers[piece]
+
+    def _number(self, tokens: tuple[int, ...]) -> int:
+        if tokens not in self._known:
+            self._known[tokens] = len(self._known)
+            self._values.extend(tokens)
+            self._offsets.append(len(self._values))
+        return self._known[tokens]
+
+
+class Dropout:
+    """Draws segmentations of chunks.
+
+    ``letters[token]`` are the ids of the single bytes that a token is made of, from which merging starts.
+    """
+
+    def __init__(self, merges: Merges, letters: Sequence[tuple[int, ...]]) -> None:
+        self._merges, self._letters = merges, letters
+        self._forget()
+
+    def _forget(self) -> None:
+        self._node: dict[tuple[int, ...], int] = {}
+        self._parts: list[tuple[int, ...]] = []
+        # node n's edges, best merge first: _next[_first[n] : _first[n] + _degree[n]]; a degree of −1 is not known yet
+        self._first, self._degree, self._next = array("q"), array("i"), array("q")
+
+    def draw(self, lines: Ragged, table: Ragged, keys: Integers, p: float) -> Ragged:
+        """The subwords of each line, given as chunks, at dropout ``p``; one key per line."""
+        if not 0 <= p < 1:
+            raise ValueError(f"BPE-dropout: expected a probability of at least 0 and below 1, got {p}")
+        if not len(lines.values):
+            return lines._replace(values=lines.values.astype(table.values.dtype))
+        place = np.arange(len(lines.values)) - np.repeat(lines.offsets[:-1], lines.lengths)
+        keys = mix(np.repeat(keys, lines.lengths), place)
+        blocks = [slice(a, a + _BLOCK) for a in range(0, len(keys), _BLOCK)]
+        parts = [self._block(lines.values[block], table, keys[block], p) for block in blocks]
+        ends = np.cumsum(np.concatenate([[0], *[part.lengths for part in parts]]))
+        return Ragged(np.concatenate([part.values for part in parts]), ends[lines.offsets])
+
+    def _block(self, chunks: Integers, table: Ragged, keys: Integers, p: float) -> Ragged:
+        if len(self._parts) > MAX_NODES:
+            self._forget()
+        kinds, which = np.unique(chunks, return_inverse=True)
+        starts = [sum((self._letters[t] for t in tokens), ()) for tokens in table.take(kinds).lists()]
+        nodes = self._walk(np.array([self._number(start) for start in starts])[which], keys, _chances(p))
+        kinds, which = np.unique(nodes, return_inverse=True)
+        return Ragged.of([self._parts[n] for n in kinds.tolist()], table.values.dtype).take(which)
+
+    def _walk(self, nodes: Integers, keys: Integers, chances: Integers) -> Integers:
+        """From each node along drawn edges until one is drawn that the node does not have."""
+        moving, step = np.arange(len(nodes)), 0
+        while len(moving):
+            self._expand(nodes[moving])
+            at = nodes[moving]
+            left_out = len(chances) - np.searchsorted(chances, mix(keys[moving], step), side="right")
+            goes = left_out < np.frombuffer(self._degree, np.int32)[at]
+            moving, at, left_out = moving[goes], at[goes], left_out[goes]
+            if len(moving):
+                nodes[moving] = np.frombuffer(self._next, np.int64)[np.frombuffer(self._first, np.int64)[at] + left_out]
+            step += 1
+        return nodes
+
+    def _expand(self, nodes: Integers) -> None:
+        new = np.unique(nodes[np.frombuffer(self._degree, np.int32)[nodes] < 0])
+        for node in new.tolist():
+            parts = self._parts[node]
+            found = [(self._merges.get(pair), i) for i, pair in enumerate(pairwise(parts))]
+            best = sorted((merge, i) for merge, i in found if merge)  # equal merges: the leftmost first
+            following = [self._number((*parts[:i], merged, *parts[i + 2 :])) for (_, merged), i in best]
+            self._first[node], self._degree[node] = len(self._next), len(following)
+            self._next.extend(following)
+
+    def _number(self, parts: tuple[int, ...]) -> int:
+        number = self._node.setdefault(parts, len(self._parts))
+        if number == len(self._parts):
+            self._parts.append(parts)
+            self._first.append(0)
+            self._degree.append(-1)
+        return number
+
+
+def _chances(p: float) -> Integers:
+    """pᵏ for k = …, 2, 1 as 64-bit integers: a draw below the last k of them leaves out the k best merges."""
+    chances: list[int] = []
+    chance = p
+    while chance * 2.0**64 >= 1 and len(chances) < 256:
+        chances.append(min(int(chance * 2.0**64), 2**64 - 1))
+        chance *= p
+    return np.array(chances[::-1], np.uint64)
