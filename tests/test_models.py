@@ -379,6 +379,19 @@ def test_the_recurrent_formula(located: int) -> None:
     torch.testing.assert_close(model.features(source, target), features, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["location", "relative", "rotary", "alibi", "t5"])
+def test_a_recurrent_decoder_stands_at_its_step(kind: str) -> None:
+    model = rnn(heads=2, decoder_layers=1, score=kind)
+    _, weights = model(SOURCE[:1], TARGET[:1], attention=True)
+    memory = model.encode(SOURCE[:1])
+    k = memory.states.view(1, 5, 2, 8).transpose(1, 2)
+    state = model.start(memory)
+    for t in range(6):
+        q = state.hidden[-1][0].view(1, 2, 1, 8)
+        torch.testing.assert_close(weights[0, 0, :, t], model.score(q, k, offset=t).softmax(-1)[0, :, 0])
+        model.step(TARGET[:1, t], state)
+
+
 # --- training ---
 
 

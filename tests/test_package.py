@@ -39,7 +39,8 @@ OPTIONAL = ["numba", "triton", "matplotlib", "starlette", "transformers", "onnx"
 
 
 def test_public_names():
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "attend", "mask", "nn", "plan", "score", "steps"}
+    functions, modules = {"attend", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps"} | functions | modules
     assert regard.score.__all__ == [
         "ALiBi",
         "Additive",
@@ -70,13 +71,15 @@ def test_public_names():
         "Prefix",
         "Window",
     ]
+    assert regard.models.__all__ == ["Memory", "RNNConfig", "RNNSeq2Seq", "Transformer", "TransformerConfig"]
+    assert regard.decode.__all__ == ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
 
 
 def test_public_names_of_the_text_half():
     assert regard.text.__all__ == ["BOS", "EOS", "PAD", "UNK", "Encoded", "Subwords"]
 
 
-MODULES = [regard, regard.score, regard.mask, regard.text]
+MODULES = [regard, regard.score, regard.mask, regard.models, regard.decode, regard.text]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
