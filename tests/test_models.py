@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import decode
 from regard.mask import Causal, Documents
 from regard.models import Memory, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
-from regard.nn import Cache, DecoderLayer
+from regard.nn import Cache, DecoderLayer, Int8Linear, to_int8
 
 V = 20
 MIX = [[2, "dot"], [2, {"kind": "additive", "hidden_dim": 5}]]
@@ -480,3 +480,6 @@ def test_learns_to_turn_words_around(make) -> None:
     memory = model.encode(source)
     assert [h.tokens.tolist() for h in decode.greedy(model, memory)] == expected
     assert [h[0].tokens.tolist() for h in decode.beam(model, memory, beams=4)] == expected
+    small = to_int8(model, at_least=0)
+    assert isinstance(small.head, Int8Linear) and model.head is None
+    assert [h[0].tokens.tolist() for h in decode.beam(small, small.encode(source), beams=4)] == expected

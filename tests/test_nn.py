@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
@@ -17,9 +18,11 @@ from regard.nn import (
     Embedding,
     EncoderLayer,
     FeedForward,
+    Int8Linear,
     LearnedPositions,
     MultiHeadAttention,
     SinusoidalPositions,
+    to_int8,
 )
 from regard.score import (
     Additive,
@@ -259,6 +262,35 @@ def test_decoder_layer_steps_equal_the_whole(score: Score | None) -> None:
     changed = x.clone()
     changed[:, 4:] = 0
     torch.testing.assert_close(layer(changed, memory, memory_mask=seen)[:, :4], expected[:, :4])
+
+
+# --- 8 bits ---
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_int8_linear_errs_as_its_steps_say(bias: bool) -> None:
+    """|error| ≤ Σ_k (|w| · Δx + |x| · Δw/2 + Δx Δw / 2): steps of W and x, whose zero is rounded to a step too."""
+    linear, x = nn.Linear(96, 40, bias=bias), torch.randn(3, 7, 96)
+    step_w = linear.weight.detach().abs().amax(1) / 127
+    step_x = (x.max() - x.min()) / 127
+    bound = linear.weight.detach().abs().sum(1) * step_x + x.abs().sum(-1)[..., None] * step_w / 2
+    bound = bound + 96 * step_x * step_w / 2
+    error = (Int8Linear(linear.weight, linear.bias)(x) - linear(x)).abs()
+    assert (error < bound).all() and 0 < error.max() < 0.05
+
+
+def test_int8_copies_leave_the_model_alone() -> None:
+    layer, x = DecoderLayer(DIM, HEADS), torch.randn(2, 5, DIM)
+    memory, before = torch.randn(2, 4, DIM), copy.deepcopy(layer.state_dict())
+    small = to_int8(layer, at_least=0)
+    assert to_int8(layer).attention.q_proj.weight.shape == (DIM, DIM)  # too small to be worth it
+    assert not any(type(m) is nn.Linear for m in small.modules())
+    assert all(torch.equal(layer.state_dict()[key], before[key]) for key in before) and layer.training
+    with torch.no_grad():
+        expected = layer.eval()(x, memory)
+        assert (small(x, memory) - expected).norm() < 0.05 * expected.norm()
+    with pytest.raises(ValueError, match="runs on a CPU, got a weight on meta"):
+        Int8Linear(torch.empty(3, 4, device="meta"))
 
 
 # --- replacement inside existing models ---

@@ -148,6 +148,7 @@ class RNNSeq2Seq(nn.Module):
         sizes = [first] + [c.hidden_dim] * (c.decoder_layers - 1)
         self.cells = nn.ModuleList(cell(size, c.hidden_dim) for size in sizes)
         self.readout = nn.Linear(2 * c.hidden_dim + c.dim, c.dim)
+        self.head: nn.Module | None = None  # takes the softmax matrix's place in an 8-bit copy
         self.dropout = nn.Dropout(c.dropout)
         self.score = self._with_location(score) if c.location_features else score
         self.reset_parameters()
@@ -212,7 +213,8 @@ class RNNSeq2Seq(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """[..., E] → [..., V]."""
-        return F.linear(features, self.output_weight)
+        out: Tensor = F.linear(features, self.output_weight) if self.head is None else self.head(features)
+        return out
 
     @property
     def output_weight(self) -> Tensor:

@@ -153,6 +153,7 @@ class Transformer(nn.Module):
         self.output = nn.Linear(c.dim, c.vocab_size, bias=False) if c.tied == "none" else None
         self.positions = self._make_positions()
         self.source_positions = self._make_positions() if both and c.positions == "learned" else None
+        self.head: nn.Module | None = None  # takes the softmax matrix's place in an 8-bit copy
         self.dropout = nn.Dropout(c.dropout)
         self.encoder = nn.ModuleList(self._encoder_layer(c.self_score) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(c.decoder_layers))
@@ -246,7 +247,8 @@ class Transformer(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """[..., E] → [..., V]."""
-        return F.linear(features, self.output_weight)
+        out: Tensor = F.linear(features, self.output_weight) if self.head is None else self.head(features)
+        return out
 
     @property
     def output_weight(self) -> Tensor:
