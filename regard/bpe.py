@@ -12,6 +12,7 @@ is cut with it, in whatever order: training that is resumed, or spread over proc
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -24,8 +25,8 @@ Integers = NDArray[Any]
 Merges = Mapping[tuple[int, int], tuple[int, int]]  # (left id, right id) → (priority, 0 the best; merged id)
 
 CHUNK_BYTES = 32  # longer stretches without a space are cut between subwords of the plain segmentation
-MAX_NODES = 1 << 20  # about 400 MB; the graph is then begun afresh, with no effect on what is drawn
-_BLOCK = 1 << 18  # chunks drawn at a time
+MAX_NODES = 1 << 21  # several hundred MB; the graph is then begun afresh, with no effect on what is drawn
+_BLOCK = 1 << 20  # chunks drawn at a time
 
 
 class Ragged(NamedTuple):
@@ -107,6 +108,13 @@ class Chunks:
             numbers += self._numbers.get(piece) or self._add(piece)
         return numbers
 
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def count(self, line: Sequence[int]) -> int:
+        """Subwords in these chunks."""
+        return sum(self._offsets[n + 1] - self._offsets[n] for n in line)
+
     def table(self) -> Ragged:
         """The subwords of every chunk so far."""
         return Ragged(np.array(self._values, np.uint32), np.array(self._offsets, np.int64))
@@ -141,13 +149,15 @@ class Dropout:
 
     def __init__(self, merges: Merges, letters: Sequence[tuple[int, ...]]) -> None:
         self._merges, self._letters = merges, letters
+        self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
         self._node: dict[tuple[int, ...], int] = {}
         self._parts: list[tuple[int, ...]] = []
-        # node n's edges, best merge first: _next[_first[n] : _first[n] + _degree[n]]; a degree of −1 is not known yet
-        self._first, self._degree, self._next = array("q"), array("i"), array("q")
+        # Node n's edges, best merge first, are _first[n] … _first[n] + _degree[n] − 1; a degree of −1 is not known yet.
+        # Edge e merges what is at _at[e] and after it, and leads to node _next[e]; −1 is not known yet.
+        self._first, self._degree, self._at, self._next = array("q"), array("i"), array("i"), array("q")
 
     def draw(self, lines: Ragged, table: Ragged, keys: Integers, p: float) -> Ragged:
         """The subwords of each line, given as chunks, at dropout ``p``; one key per line."""
@@ -158,42 +168,54 @@ class Dropout:
         place = np.arange(len(lines.values)) - np.repeat(lines.offsets[:-1], lines.lengths)
         keys = mix(np.repeat(keys, lines.lengths), place)
         blocks = [slice(a, a + _BLOCK) for a in range(0, len(keys), _BLOCK)]
-        parts = [self._block(lines.values[block], table, keys[block], p) for block in blocks]
+        with self._lock:
+            parts = [self._block(lines.values[block], table, keys[block], p) for block in blocks]
         ends = np.cumsum(np.concatenate([[0], *[part.lengths for part in parts]]))
         return Ragged(np.concatenate([part.values for part in parts]), ends[lines.offsets])
 
     def _block(self, chunks: Integers, table: Ragged, keys: Integers, p: float) -> Ragged:
         if len(self._parts) > MAX_NODES:
             self._forget()
-        kinds, which = np.unique(chunks, return_inverse=True)
+        kinds, which = _distinct(chunks, table.rows)
         starts = [sum((self._letters[t] for t in tokens), ()) for tokens in table.take(kinds).lists()]
         nodes = self._walk(np.array([self._number(start) for start in starts])[which], keys, _chances(p))
-        kinds, which = np.unique(nodes, return_inverse=True)
+        kinds, which = _distinct(nodes, len(self._parts))
         return Ragged.of([self._parts[n] for n in kinds.tolist()], table.values.dtype).take(which)
 
     def _walk(self, nodes: Integers, keys: Integers, chances: Integers) -> Integers:
         """From each node along drawn edges until one is drawn that the node does not have."""
         moving, step = np.arange(len(nodes)), 0
         while len(moving):
-            self._expand(nodes[moving])
-            at = nodes[moving]
+            here = nodes[moving]
+            self._expand(here)
             left_out = len(chances) - np.searchsorted(chances, mix(keys[moving], step), side="right")
-            goes = left_out < np.frombuffer(self._degree, np.int32)[at]
-            moving, at, left_out = moving[goes], at[goes], left_out[goes]
-            if len(moving):
-                nodes[moving] = np.frombuffer(self._next, np.int64)[np.frombuffer(self._first, np.int64)[at] + left_out]
+            goes = left_out < np.frombuffer(self._degree, np.int32)[here]
+            moving, here, left_out = moving[goes], here[goes], left_out[goes]
+            nodes[moving] = self._follow(here, left_out) if len(moving) else 0
             step += 1
         return nodes
 
     def _expand(self, nodes: Integers) -> None:
-        new = np.unique(nodes[np.frombuffer(self._degree, np.int32)[nodes] < 0])
-        for node in new.tolist():
-            parts = self._parts[node]
-            found = [(self._merges.get(pair), i) for i, pair in enumerate(pairwise(parts))]
-            best = sorted((merge, i) for merge, i in found if merge)  # equal merges: the leftmost first
-            following = [self._number((*parts[:i], merged, *parts[i + 2 :])) for (_, merged), i in best]
-            self._first[node], self._degree[node] = len(self._next), len(following)
-            self._next.extend(following)
+        """Finds the edges of nodes that have not been met."""
+        new = nodes[np.frombuffer(self._degree, np.int32)[nodes] < 0]
+        for node in np.unique(new).tolist():
+            found = [(self._merges.get(pair), i) for i, pair in enumerate(pairwise(self._parts[node]))]
+            best = sorted((merge[0], i) for merge, i in found if merge)  # equal merges: the leftmost first
+            self._first[node], self._degree[node] = len(self._at), len(best)
+            self._at.extend(i for _, i in best)
+            self._next.extend([-1] * len(best))
+
+    def _follow(self, nodes: Integers, which: Integers) -> Integers:
+        """The ends of edges, made where they have not been met."""
+        edges = np.frombuffer(self._first, np.int64)[nodes] + which
+        new = np.flatnonzero(np.frombuffer(self._next, np.int64)[edges] < 0)
+        if len(new):
+            new_edges, one = np.unique(edges[new], return_index=True)
+            for edge, node in zip(new_edges.tolist(), nodes[new][one].tolist(), strict=True):
+                parts, i = self._parts[node], self._at[edge]
+                merged = self._merges[parts[i], parts[i + 1]][1]
+                self._next[edge] = self._number((*parts[:i], merged, *parts[i + 2 :]))
+        return np.asarray(np.frombuffer(self._next, np.int64)[edges])
 
     def _number(self, parts: tuple[int, ...]) -> int:
         number = self._node.setdefault(parts, len(self._parts))
@@ -202,6 +224,13 @@ class Dropout:
             self._first.append(0)
             self._degree.append(-1)
         return number
+
+
+def _distinct(numbers: Integers, limit: int) -> tuple[Integers, Integers]:
+    """The different numbers below ``limit``, ascending, and for each number its place among them."""
+    there = np.zeros(limit, bool)
+    there[numbers] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
 
 
 def _chances(p: float) -> Integers:

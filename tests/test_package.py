@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import regard
+import regard.data
 import regard.text
 
 ROOT = Path(regard.__file__).parent
@@ -77,9 +78,26 @@ def test_public_names():
 
 def test_public_names_of_the_text_half():
     assert regard.text.__all__ == ["BOS", "EOS", "PAD", "UNK", "Encoded", "Subwords"]
+    assert regard.data.__all__ == [
+        "Batch",
+        "Batches",
+        "Corpus",
+        "Files",
+        "JsonLines",
+        "Limits",
+        "Pairs",
+        "Reader",
+        "Report",
+        "Tsv",
+        "batches",
+        "pad",
+        "prefetch",
+        "read",
+        "texts",
+    ]
 
 
-MODULES = [regard, regard.score, regard.mask, regard.models, regard.decode, regard.text]
+MODULES = [regard, regard.score, regard.mask, regard.models, regard.decode, regard.text, regard.data]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)

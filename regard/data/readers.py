@@ -1,0 +1,259 @@
+"""Readers of text pairs: two plain files, TSV, JSON lines, each perhaps gzipped; bad lines are named, never guessed at.
+
+A line ends at "\\n" (or "\\r\\n") and nowhere else; a byte order mark at the start of a file is left out. A file is
+taken to be gzipped if it starts like one, whatever its name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+PathLike = str | os.PathLike[str]
+Policy = Literal["raise", "skip"]
+SHOWN = 5  # bad lines shown in a report
+
+
+class Bad(NamedTuple):
+    """A line that cannot be used: where it is, and what kind of thing is wrong, and how."""
+
+    where: str
+    kind: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.kind}{self.detail and f' ({self.detail})'}"
+
+
+Row = tuple[str, str] | Bad
+
+
+class Reader(Protocol):
+    """What yields pairs of texts, and what is wrong with a line where there is no pair."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def weight(self) -> float: ...
+    @property
+    def paths(self) -> tuple[Path, ...]: ...
+    def rows(self) -> Iterator[Row]: ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """Two files; line i of one is a translation of line i of the other."""
+
+    source: PathLike
+    target: PathLike
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.source} + {self.target}"
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return Path(self.source), Path(self.target)
+
+    def rows(self) -> Iterator[Row]:
+        counts = [0, 0]
+        for number, sides in enumerate(zip_longest(*(_lines(path) for path in self.paths)), 1):
+            counts = [count + (side is not None) for count, side in zip(counts, sides, strict=True)]
+            if None in sides:
+                continue  # to the end, for the message
+            wheres = [f"{path}:{number}" for path in self.paths]
+            decoded = [_decoded(side, where) for side, where in zip(sides, wheres, strict=True)]
+            bad = next((text for text in decoded if isinstance(text, Bad)), None)
+            yield bad or _pair(decoded[0], decoded[1], *wheres)
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"{self.source} has {counts[0]:,} lines, {self.target} {counts[1]:,}: "
+                "expected as many; line i of one is a translation of line i of the other"
+            )
+
+
+@dataclass(frozen=True)
+class Tsv:
+    """A file with a pair per line, in two columns between tabs.
+
+    Every line must have ``width`` columns; by default, as many as it takes to reach the last one used, so that a tab
+    too many is seen.
+    """
+
+    path: PathLike
+    columns: tuple[int, int] = (0, 1)
+    width: int | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) != 2 or min(self.columns) < 0 or max(self.columns) >= (self.width or 2**31):
+            raise ValueError(f"Tsv: expected two different columns, from 0, within the width; got {self.columns}")
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (Path(self.path),)
+
+    def rows(self) -> Iterator[Row]:
+        width = self.width or max(self.columns) + 1
+        for number, line in enumerate(_lines(Path(self.path)), 1):
+            where = f"{self.path}:{number}"
+            text = _decoded(line, where)
+            if isinstance(text, Bad):
+                yield text
+                continue
+            cells = text.split("\t")
+            if len(cells) != width:
+                yield Bad(where, "wrong number of columns", f"expected {width}, got {len(cells)}")
+            else:
+                yield _pair(cells[self.columns[0]], cells[self.columns[1]], where, where)
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """A file with a JSON object per line that has both texts under these keys."""
+
+    path: PathLike
+    keys: tuple[str, str] = ("source", "target")
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (Path(self.path),)
+
+    def rows(self) -> Iterator[Row]:
+        for number, line in enumerate(_lines(Path(self.path)), 1):
+            where = f"{self.path}:{number}"
+            text = _decoded(line, where)
+            yield text if isinstance(text, Bad) else self._row(text, where)
+
+    def _row(self, text: str, where: str) -> Row:
+        try:
+            entry = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            return Bad(where, "not JSON", str(error))
+        if not isinstance(entry, dict):
+            return Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
+        for key in self.keys:
+            if not isinstance(entry.get(key), str):
+                got = f"a {type(entry[key]).__name__}" if key in entry else "no such key"
+                return Bad(where, "no text under a key", f"expected a string under {key!r}, got {got}")
+        return _pair(entry[self.keys[0]], entry[self.keys[1]], where, where)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs that are in memory already."""
+
+    pairs: Sequence[tuple[str, str]]
+    name: str = "pairs"
+    weight: float = 1.0
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return ()
+
+    def rows(self) -> Iterator[Row]:
+        for number, (source, target) in enumerate(self.pairs, 1):
+            where = f"{self.name}:{number}"
+            yield _pair(source, target, where, where)
+
+
+@dataclass
+class Report:
+    """What was read from one place and what became of it; prints as a line, and the first few bad lines under it."""
+
+    name: str
+    read: int = 0
+    kept: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    shown: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        counts = [f"{n:,} {kind}" for kind, n in [*sorted(self.bad.items()), *sorted(self.left_out.items())]]
+        head = f"{self.name}: {self.read:,} lines read, {self.kept:,} pairs kept" + (
+            f"; {', '.join(counts)}" if counts else ""
+        )
+        more = [f"  and {more:,} more"] if (more := self.bad.total() - len(self.shown)) else []
+        return "\n".join([head, *(f"  {line}" for line in self.shown), *more])
+
+
+def read(reader: Reader, *, bad: Policy = "raise", report: Report | None = None) -> Iterator[tuple[str, str]]:
+    """The pairs of a reader. A bad line (not UTF-8, an empty side, …) is refused, or skipped and counted.
+
+    Files of different lengths are always refused.
+    """
+    if bad not in ("raise", "skip"):
+        raise ValueError(f"bad: expected 'raise' or 'skip', got {bad!r}")
+    report = Report(reader.name) if report is None else report
+    for row in reader.rows():
+        report.read += 1
+        if not isinstance(row, Bad):
+            report.kept += 1
+            yield row
+            continue
+        if bad == "raise":
+            raise ValueError(f"{row}; mend it, or skip bad lines")
+        report.bad[row.kind] += 1
+        if len(report.shown) < SHOWN:
+            report.shown.append(str(row))
+
+
+def texts(readers: Iterable[Reader], *, bad: Policy = "raise") -> Iterator[str]:
+    """All the lines, of both sides: what a vocabulary is learned on."""
+    for reader in readers:
+        for pair in read(reader, bad=bad):
+            yield from pair
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, gzipped or not."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    with open(path, "rb") as raw:
+        packed = raw.read(3) == b"\x1f\x8b\x08"
+        raw.seek(0)
+        number = 0
+        with gzip.GzipFile(fileobj=raw) if packed else raw as file:
+            try:
+                for number, line in enumerate(file, 1):
+                    start = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0
+                    yield line[start:].removesuffix(b"\n").removesuffix(b"\r")
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise ValueError(f"{path}:{number + 1}: the gzip file is cut short or damaged: {error}") from error
+
+
+def _decoded(line: bytes, where: str) -> str | Bad:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        return Bad(where, "not UTF-8", f"byte 0x{line[error.start]:02x} at {error.start}")
+
+
+def _pair(source: str | Bad, target: str | Bad, source_where: str, target_where: str) -> Row:
+    assert isinstance(source, str) and isinstance(target, str)
+    for text, where, side in ((source, source_where, "source"), (target, target_where, "target")):
+        if not text.strip():
+            return Bad(where, "empty side", side)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return Bad(where, "not Unicode text", f"a lone surrogate at character {error.start}")
+    return source, target
