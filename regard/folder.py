@@ -1,0 +1,199 @@
+"""The model folder: everything that a trained model is, in one place that can be copied.
+
+    model.safetensors   weights: float32, float16, or int8 with a scale per row
+    tokenizer.json      subwords
+    config.toml         format, task, [model], and the settings it was trained with
+    metrics.jsonl       how training went
+    README.md           the model card
+
+``model.safetensors`` is written last: a folder that has it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.store import Damaged, read_tensors, read_toml, write_tensors, write_toml
+from regard.text import Subwords, write_whole
+
+FORMAT = 1
+STORES = ("float32", "float16", "int8")
+KINDS: dict[str, tuple[type[Any], type[Any]]] = {
+    "transformer": (TransformerConfig, Transformer),
+    "rnn": (RNNConfig, RNNSeq2Seq),
+}
+_NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in evaluation mode, its subwords, and all of config.toml."""
+
+    model: Transformer | RNNSeq2Seq
+    subwords: Subwords
+    settings: dict[str, Any]
+    path: Path
+
+
+def make_model(table: Mapping[str, Any]) -> Transformer | RNNSeq2Seq:
+    """A model with fresh weights from a table: ``kind``, "transformer" or "rnn", and its configuration."""
+    rest = dict(table)
+    kind = rest.pop("kind", "transformer")
+    if kind not in KINDS:
+        raise ValueError(f"[model]: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    config, model = KINDS[kind]
+    made: Transformer | RNNSeq2Seq = model(config.from_table(rest))
+    return made
+
+
+def model_table(model: Transformer | RNNSeq2Seq) -> dict[str, Any]:
+    """The opposite of ``make_model``."""
+    (kind,) = [name for name, (_, cls) in KINDS.items() if isinstance(model, cls)]
+    return {"kind": kind, **model.config.to_table()}
+
+
+def save(
+    path: str | os.PathLike[str],
+    model: Transformer | RNNSeq2Seq,
+    subwords: Subwords,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    card: str | None = None,
+    store: str = "float32",
+) -> None:
+    """Writes a model folder.
+
+    Args:
+        settings: more tables for config.toml, beside [model].
+        card: README.md.
+        store: "float32", "float16", or "int8": matrices as whole numbers with a float16 scale per row.
+    """
+    if store not in STORES:
+        raise ValueError(f"store must be one of {', '.join(STORES)}, got {store!r}")
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder}: expected a folder to write the model to, but it is a file")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    table = {**(settings or {}), "model": model_table(model)}
+    write_config(folder, table)
+    subwords.save(folder / "tokenizer.json")
+    if card is not None:
+        write_whole(folder / "README.md", card.encode())
+    write_tensors(folder / "model.safetensors", pack(model.state_dict(), store), {"format": FORMAT, "store": store})
+
+
+def write_config(folder: Path, table: Mapping[str, Any]) -> None:
+    """config.toml with the format first."""
+    head = {"format": FORMAT, "regard": sys.modules["regard"].__version__}
+    write_toml(folder / "config.toml", head | {key: value for key, value in table.items() if key not in head})
+
+
+def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Loaded:
+    """The model in a folder, ready to use."""
+    folder = Path(path)
+    settings = read_config(folder)
+    missing = [name for name in _NEEDED if not (folder / name).is_file()]
+    if missing:
+        begun = (folder / "checkpoints").is_dir()
+        hint = "its training has not ended: run the same command again" if begun else "copy it again, or train it anew"
+        raise FileNotFoundError(f"{folder}: {', '.join(missing)} missing from the model folder; {hint}")
+    subwords = Subwords.load(folder / "tokenizer.json")
+    try:
+        model = make_model(settings["model"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{folder / 'config.toml'}: not a usable configuration: {error}") from error
+    if model.config.vocab_size != len(subwords):
+        raise Damaged(
+            f"{folder}: config.toml says {model.config.vocab_size} subwords, tokenizer.json has {len(subwords)}; "
+            "they are not of one model"
+        )
+    tensors, about = read_tensors(folder / "model.safetensors")
+    if about.get("store") not in STORES:
+        raise Damaged(f"{folder / 'model.safetensors'}: weights stored as {about.get('store')!r}, which is not known")
+    _load(model, unpack(tensors), folder / "model.safetensors")
+    return Loaded(model.to(device).eval(), subwords, settings, folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.toml, if this version can read what it describes."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such model folder")
+    if not (folder / "config.toml").is_file():
+        raise FileNotFoundError(f"{folder}: not a model folder: it has no config.toml")
+    table = read_toml(folder / "config.toml")
+    if table.get("format") != FORMAT:
+        raise Damaged(
+            f"{folder}: a model folder of format {table.get('format')!r}, written by regard "
+            f"{table.get('regard', 'of an unknown version')}; this version reads format {FORMAT}"
+        )
+    return table
+
+
+def _load(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    wanted = {name: t.shape for name, t in model.state_dict().items()}
+    if missing := sorted(wanted.keys() - weights.keys()):
+        raise Damaged(
+            f"{path}: {len(missing)} weights are missing, {missing[0]} first; config.toml is of another model"
+        )
+    if unknown := sorted(weights.keys() - wanted.keys()):
+        raise Damaged(f"{path}: {len(unknown)} weights too many, {unknown[0]} first; config.toml is of another model")
+    for name, shape in wanted.items():
+        if weights[name].shape != shape:
+            got = list(weights[name].shape)
+            raise Damaged(f"{path}: {name} is {got}, config.toml says {list(shape)}; they are not of one model")
+    model.load_state_dict(weights)
+
+
+# --- int8 ---
+
+
+def pack(weights: Mapping[str, Tensor], store: str) -> dict[str, Tensor]:
+    """Weights as they are stored."""
+    out: dict[str, Tensor] = {}
+    for name, w in weights.items():
+        if store == "int8" and w.ndim == 2 and w.is_floating_point():
+            out[name], out[f"{name}.scale"] = quantize(w)
+        else:
+            out[name] = w.half() if store == "float16" and w.is_floating_point() else w
+    return out
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights in float32 of what is stored."""
+    out: dict[str, Tensor] = {}
+    for name, t in tensors.items():
+        if name.endswith(".scale") and name.removesuffix(".scale") in tensors:
+            continue
+        scale = tensors.get(f"{name}.scale")
+        out[name] = (
+            t.float() * scale.float()[:, None] if scale is not None else t.float() if t.is_floating_point() else t
+        )
+    return out
+
+
+def quantize(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers n in −127 … 127 and a float16 scale s per row, w_rc ≈ s_r n_rc, s_r = max_c |w_rc| / 127.
+
+    Numbers are rounded with the scale as stored, so the error is at most half a step.
+
+    >>> numbers, scale = quantize(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))
+    >>> numbers
+    tensor([[127, -63],
+            [  0,   0]], dtype=torch.int8)
+    """
+    peak = w.detach().float().abs().amax(1)
+    scale = (peak / 127).half()
+    # float16 may round the scale down, and then the largest number would not fit
+    scale = torch.where(scale.float() * 127.5 < peak, torch.nextafter(scale, scale.new_tensor(float("inf"))), scale)
+    divisor = torch.where(scale > 0, scale, torch.ones_like(scale)).float()
+    numbers = (w.detach().float() / divisor[:, None]).round().clamp(-127, 127)
+    return numbers.to(torch.int8), scale

@@ -1,0 +1,137 @@
+"""Files of tensors and settings, written whole or not at all: safetensors with a checksum, and TOML.
+
+A file is written beside its place, forced to disk and then renamed, so that a process killed at any moment leaves the
+old file or the new one. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from regard.text import write_whole
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PathLike = str | os.PathLike[str]
+
+
+class Damaged(ValueError):
+    """A file that is not what was written: cut short, changed, or of another kind."""
+
+
+# --- tensors ---
+
+
+def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Tensors, and a table of plain values beside them."""
+    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    metadata = {"regard": json.dumps(about), "crc32": str(_checksum(plain))}
+    write_whole(Path(path), save(plain, metadata))
+
+
+def read_tensors(path: PathLike, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What ``write_tensors`` wrote."""
+    try:
+        with safe_open(str(path), "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"{path}: cut short, or not a safetensors file ({error})") from error
+    if "regard" not in metadata or "crc32" not in metadata:
+        raise Damaged(f"{path}: a safetensors file, but not one of regard's")
+    if str(_checksum(tensors)) != metadata["crc32"]:
+        raise Damaged(f"{path}: its contents have changed since it was written (the checksum differs)")
+    return {name: t.to(device) for name, t in tensors.items()}, json.loads(metadata["regard"])
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    crc = 0
+    for name in sorted(tensors):
+        flat = tensors[name].contiguous().reshape(-1).view(torch.uint8)
+        crc = zlib.crc32(flat.numpy(), zlib.crc32(name.encode(), crc))  # type: ignore[arg-type]
+    return crc
+
+
+# --- TOML ---
+
+
+def read_toml(path: PathLike) -> dict[str, Any]:
+    """A TOML file as a table."""
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Damaged(f"{path}: not a TOML file: {error}") from error
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value, as on a command line: what is none is taken as a string.
+
+    >>> parse_value("1e-3"), parse_value("[1, 2]"), parse_value("dot")
+    (0.001, [1, 2], 'dot')
+    """
+    try:
+        table = tomllib.loads(f"x = {text}")
+        return table["x"] if len(table) == 1 else text
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def write_toml(path: PathLike, table: Mapping[str, Any]) -> None:
+    """A table of plain values and of tables of them; what is None is left out, since TOML has no null."""
+    write_whole(Path(path), to_toml(table).encode())
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """
+    >>> print(to_toml({"name": "x", "model": {"dim": 8, "score": [[1, "dot"], [1, {"kind": "general"}]]}}), end="")
+    name = "x"
+    <BLANKLINE>
+    [model]
+    dim = 8
+    score = [[1, "dot"], [1, {kind = "general"}]]
+    """
+    return "\n".join(_sections("", table)).lstrip("\n") + "\n"
+
+
+def _sections(name: str, table: Mapping[str, Any]) -> list[str]:
+    lines = [f"\n[{name}]"] if name else []
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines += [f"{_key(key)} = {_value(v)}" for key, v in table.items() if v is not None and key not in inner]
+    for key, value in inner.items():
+        lines += _sections(f"{name}.{_key(key)}" if name else _key(key), value)
+    return lines
+
+
+def _key(key: str) -> str:
+    plain = key.replace("_", "").replace("-", "")
+    return key if plain.isascii() and plain.isalnum() else json.dumps(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (str, os.PathLike)):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    raise TypeError(f"TOML has no {type(value).__name__}: {value!r}")

@@ -1,0 +1,1 @@
+"""Tasks: data, loss, metric and defaults, brought together for :func:`regard.train.fit`."""

@@ -1,0 +1,67 @@
+"""The model card: what a model was made of, how well it does, and what it is not for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from regard.store import to_toml
+from regard.train import Outcome
+
+
+def model_card(
+    tables: Mapping[str, Mapping[str, Any]], outcome: Outcome, *, size: int, store: str, device: str, begun: float
+) -> str:
+    """README.md of a model folder."""
+    data, standing = tables["data"], outcome.standing
+    scores = "\n".join(f"| {name} | {value:.4g} |" for name, value in outcome.scores.items())
+    files = "\n".join(f"- {line}" for line in _sources(data))
+    held_out = f"{data['valid_pairs']:,} pairs held out for validation" if data["valid_pairs"] else "no validation set"
+    return f"""# A translation model
+
+Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-%d %H:%M", time.gmtime(begun))} UTC on
+{device}. Translate with `regard translate --model FOLDER`.
+
+## Data
+
+{data["pairs"]:,} pairs (fingerprint {data["fingerprint"]}), {held_out}:
+
+{files}
+
+Whether the model may be passed on depends on the licences of these texts.
+
+## Size
+
+{size:,} parameters, stored as {store}; {standing.update:,} updates, {standing.tokens:,} target subwords seen,
+{standing.seconds:,.0f} seconds of training. The weights are {outcome.made}.
+
+## Scores
+
+{"| measure | validation |" if scores else "It was not validated."}
+{"|---|---|" if scores else ""}
+{scores}
+
+`valid_loss` is the negative log-likelihood of a subword in nats; BLEU and chrF, where given, are of greedy decoding.
+
+## Settings
+
+```toml
+{to_toml({key: value for key, value in tables.items() if key != "data"}).strip()}
+```
+
+## Limits
+
+It translates sentences of the kind it was trained on, one at a time. Elsewhere it may leave things out, repeat itself
+or make things up, fluently; names and numbers deserve a look. It carries over whatever bias its data have.
+"""
+
+
+def _sources(data: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if data.get("source"):
+        lines.append(f"`{data['source']}` and `{data['target']}`")
+    for table in data.get("corpora", ()):
+        names = [f"`{table[key]}`" for key in ("source", "target", "tsv", "jsonl") if key in table]
+        lines.append(" and ".join(names) + (f", weight {table['weight']:g}" if "weight" in table else ""))
+    return lines

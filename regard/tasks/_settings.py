@@ -1,0 +1,272 @@
+"""Settings of text-to-text training: tables as in a TOML file, and defaults that fit the size of the corpus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from regard.data import Files, JsonLines, Reader, Tsv, read
+from regard.folder import KINDS
+from regard.train import Mismatch, Table
+from regard.train import Settings as LoopSettings
+
+Sections = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Table):
+    """Where the pairs are.
+
+    ``source`` and ``target`` are two files of lines; ``corpora`` are more of them, or others, each a table:
+    ``{source, target}``, ``{tsv, columns, width}`` or ``{jsonl, keys}``, with a ``weight``. The same for validation.
+    ``bad`` lines are refused ("raise") or counted and left out ("skip"). Pairs longer than ``max_tokens`` subwords a
+    side, or with one side more than ``max_ratio`` times the other, are left out. ``cache`` is a folder in which the
+    tokenised corpus is kept.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    corpora: Sequence[Mapping[str, Any]] = ()
+    valid_source: str | None = None
+    valid_target: str | None = None
+    valid: Sequence[Mapping[str, Any]] = ()
+    bad: str = "raise"
+    max_tokens: int = 256
+    max_ratio: float | None = None
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.bad not in ("raise", "skip"):
+            raise ValueError(f"bad must be raise or skip, got {self.bad!r}")
+
+    def training(self) -> list[Reader]:
+        readers = _readers("", self.source, self.target, self.corpora)
+        if not readers:
+            raise ValueError("no training data: give source and target, or corpora")
+        return readers
+
+    def validation(self) -> list[Reader]:
+        return _readers("valid_", self.valid_source, self.valid_target, self.valid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutting(Table):
+    """[subwords]: ``vocab_size`` of them learned on the training text, or those of a tokenizer.json at ``path``.
+
+    ``dropout`` is BPE-dropout; in the last ``plain`` share of training there is none.
+    """
+
+    vocab_size: int = 10000
+    path: str | None = None
+    lowercase: bool = False
+    dropout: float = 0.0
+    plain: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("dropout", "plain"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+                raise ValueError(f"{name} must be a number from 0 to 1, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(LoopSettings):
+    """[training]: the loop's settings, and
+
+    ``tokens``: subwords of an update, padding included, N (S + T), on all ranks together, split into ``accumulate``
+    batches; lengths are padded to a ``multiple``; label ``smoothing``; ``rdrop``, the weight of R-Drop (0: off).
+    ``bleu`` and chrF are measured by greedy decoding of at most ``bleu_sentences`` validation sentences, with
+    sacrebleu's tokenizer ``bleu_tokenize``.
+    """
+
+    tokens: int = 16000
+    multiple: int = 1
+    smoothing: float = 0.1
+    rdrop: float = 0.0
+    bleu: bool = True
+    bleu_tokenize: str = "13a"
+    bleu_sentences: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("tokens", "multiple", "bleu_sentences"):
+            self.whole(name, 1)
+        self.number("smoothing", 1.0)
+        self.number("rdrop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Table):
+    """What is given: the data, and any of the other settings; what is not given is fitted to the corpus."""
+
+    data: Data
+    subwords: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Cutting.from_table(self.subwords, "subwords")
+        Training.from_table(self.training, "training")
+        complete(self.model)
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any]) -> Settings:
+        """Of a TOML file."""
+        known = [f.name for f in fields(cls)]
+        if unknown := [key for key in tables if key not in known]:
+            raise ValueError(f"unknown tables {', '.join(map(repr, unknown))}; expected {', '.join(known)}")
+        rest = {name: tables.get(name, {}) for name in known if name != "data"}
+        return cls(data=Data.from_table(tables.get("data", {}), "data"), **rest)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """All settings, fitted to a corpus."""
+
+    data: Data
+    cutting: Cutting
+    model: dict[str, Any]
+    training: Training
+
+    @classmethod
+    def of(cls, given: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None = None) -> Fitted:
+        """``kept``: the settings of the run that is gone on with, if there is one."""
+        fit = sized(pairs)
+        kind = given.model.get("kind", "transformer")
+        model = complete({"kind": kind, **fit[kind], **given.model})
+        before = (kept or {}).get("training", {})
+        multiple = before.get("multiple", 8 if on_gpu else 1)
+        training = {**fit["training"], "multiple": multiple, **given.training}
+        return cls(
+            given.data,
+            Cutting.from_table({**fit["subwords"], **given.subwords}, "subwords"),
+            model,
+            Training.from_table(training, "training"),
+        )
+
+    def tables(self) -> Sections:
+        return {
+            "data": self.data.to_table(),
+            "subwords": self.cutting.to_table(),
+            "model": self.model,
+            "training": self.training.to_table(),
+        }
+
+
+def complete(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's table with every value that it has, but for those that its subwords decide."""
+    kind = model.get("kind", "transformer")
+    if kind not in KINDS:
+        raise ValueError(f"[model]: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    config, own = KINDS[kind][0], {"vocab_size", "pad_id", "bos_id", "eos_id"}
+    if unknown := [key for key in model if key in own or key not in {"kind", *(f.name for f in fields(config))}]:
+        known = sorted({f.name for f in fields(config)} - own)
+        raise ValueError(f"[model] has no {', '.join(unknown)}; a {kind} takes {', '.join(known)}")
+    table = config.from_table({"vocab_size": 2**31, **{key: value for key, value in model.items() if key != "kind"}})
+    return {"kind": kind, **{key: value for key, value in table.to_table().items() if key not in own}}
+
+
+def sized(pairs: int) -> Sections:
+    """Defaults for a corpus of so many pairs: a small model, much regularised, for few; a larger one for many."""
+    rnn = {"dim": 256, "hidden_dim": 512, "dropout": 0.3}
+    if pairs < 100_000:
+        tiny = pairs < 10_000
+        return {
+            "subwords": {"vocab_size": 4000 if tiny else 10000, "dropout": 0.1},
+            "transformer": {
+                "dim": 256,
+                "ffn_dim": 512,
+                "heads": 4,
+                "encoder_layers": 4,
+                "decoder_layers": 4,
+                "dropout": 0.3,
+            },
+            "rnn": rnn,
+            "training": {
+                "updates": 4000 if tiny else 8000,
+                "tokens": 4000 if tiny else 16000,
+                "lr": 3e-3,
+                "warmup": 1000 if tiny else 2000,
+                "rdrop": 5.0,
+            },
+        }
+    large = pairs >= 1_000_000
+    size = {"dim": 512, "ffn_dim": 2048, "heads": 8} if large else {"dim": 384, "ffn_dim": 1536, "heads": 6}
+    return {
+        "subwords": {"vocab_size": 32000 if large else 16000, "dropout": 0.0 if large else 0.1},
+        "transformer": {**size, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.1 if large else 0.15},
+        "rnn": {**rnn, "dim": 512, "hidden_dim": 1024, "dropout": 0.2},
+        "training": {
+            "updates": 100_000 if large else 30_000,
+            "tokens": 50_000 if large else 32_000,
+            "lr": 1e-3 if large else 1.5e-3,
+            "warmup": 4000,
+        },
+    }
+
+
+def check_same(kept: Mapping[str, Any], now: Mapping[str, Any], folder: object) -> None:
+    """Refuse to go on with other settings than a run was begun with."""
+    differ = []
+    for section in ("subwords", "model", "training"):
+        old, new = kept.get(section, {}), now[section]
+        free = {"training": {*Training.FREE}, "model": {"vocab_size", "pad_id", "bos_id", "eos_id"}}.get(section, set())
+        for key in sorted({*old, *new} - free):
+            a, b = _plain(old.get(key)), _plain(new.get(key))
+            if a != b:
+                differ.append(f"{section}.{key} was {_shown(a)}, is {_shown(b)}")
+    for key, name in (("pairs", "the number of training pairs"), ("fingerprint", "the text of the data")):
+        if kept.get("data", {}).get(key) != now["data"][key]:
+            differ.append(f"{name} was {kept.get('data', {}).get(key)}, is {now['data'][key]}")
+    if differ:
+        raise Mismatch(
+            f"{folder} holds a run that was begun with other settings: {'; '.join(differ)}. "
+            "Use the same settings to go on with it, or another folder for a new run"
+        )
+
+
+def survey(readers: Sequence[Reader], bad: str) -> tuple[int, str]:
+    """The number of pairs, and a fingerprint of them all and of their weights."""
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    for reader in readers:
+        digest.update(f"weight {reader.weight}\n".encode())
+        for source, target in read(reader, bad=bad):  # type: ignore[arg-type]
+            digest.update(f"{source}\t{target}\n".encode())
+            count += 1
+    return count, digest.hexdigest()
+
+
+def _readers(
+    prefix: str, source: str | None, target: str | None, more: Sequence[Mapping[str, Any]]
+) -> list[Reader]:  # fmt: skip
+    readers: list[Reader] = []
+    if (source is None) != (target is None):
+        given, missing = ("source", "target") if target is None else ("target", "source")
+        raise ValueError(f"{prefix}{given} is given without {prefix}{missing}")
+    if source is not None and target is not None:
+        readers.append(Files(source, target))
+    return readers + [_reader(table) for table in more]
+
+
+def _reader(table: Mapping[str, Any]) -> Reader:
+    kinds: dict[str, Any] = {"source": Files, "tsv": Tsv, "jsonl": JsonLines}
+    kind = next((key for key in kinds if key in table), None)
+    if kind is None:
+        raise ValueError(f"a corpus needs source and target, tsv or jsonl, got {dict(table)!r}")
+    names = {"tsv": "path", "jsonl": "path"}
+    values = {names.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    try:
+        reader: Reader = kinds[kind](**values)
+        return reader
+    except TypeError as error:
+        raise ValueError(f"a corpus of kind {kind}: {error}, got {dict(table)!r}") from error
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(x) for x in value] if isinstance(value, (list, tuple)) else value
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)

@@ -1,0 +1,160 @@
+"""What a run leaves on disk while it goes: states to resume from, weights to average, and the best weights.
+
+    checkpoints/state-00001200.safetensors    weights, Adam's moments, where the run stands; the last few are kept
+    checkpoints/weights-00001200.safetensors  weights alone, for averaging; the last few
+    checkpoints/best.safetensors              weights with the best validation
+
+Every file is written whole or not at all, with a checksum. A damaged one is passed over for the one before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.store import Damaged, read_tensors, write_tensors
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where in the data: batch ``batch`` of epoch ``epoch`` comes next; ``begun`` batches came before this epoch."""
+
+    epoch: int = 0
+    batch: int = 0
+    begun: int = 0
+
+    def after(self) -> Position:
+        return replace(self, batch=self.batch + 1)
+
+    def next_epoch(self) -> Position:
+        return Position(self.epoch + 1, 0, self.begun + self.batch)
+
+
+@dataclass
+class Standing:
+    """Where a run stands after ``update`` updates."""
+
+    update: int = 0
+    position: Position = Position()
+    tokens: int = 0
+    seconds: float = 0.0
+    best: float | None = None  # validation, smaller is better
+    best_update: int = 0
+    stale: int = 0  # validations since
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Standing:
+        return cls(**table | {"position": Position(**table["position"])})
+
+
+class Checkpoints:
+    """The files of one run. ``say`` is told what went wrong."""
+
+    def __init__(self, folder: Path, *, keep: int, average: int, say: Callable[[str], None]) -> None:
+        self.folder, self.keep, self.average, self.say = folder, keep, average, say
+
+    def save(self, standing: Standing, tensors: dict[str, Tensor]) -> None:
+        """A state to resume from."""
+        path = self.folder / f"state-{standing.update:08d}.safetensors"
+        self._write(path, tensors, {"format": FORMAT, "standing": asdict(standing)})
+        self._prune("state", self.keep)
+
+    def latest(self) -> tuple[Standing, dict[str, Tensor]] | None:
+        """The newest state that is whole."""
+        for path in reversed(self._files("state")):
+            try:
+                tensors, about = read_tensors(path)
+                if about.get("format") != FORMAT:
+                    raise Damaged(f"{path}: of format {about.get('format')}, expected {FORMAT}")
+                return Standing.from_table(about["standing"]), tensors
+            except (Damaged, KeyError, TypeError) as error:
+                self.say(f"checkpoint passed over: {error}")
+        return None
+
+    def snapshot(self, update: int, weights: dict[str, Tensor]) -> None:
+        """Weights for the average at the end."""
+        self._write(self.folder / f"weights-{update:08d}.safetensors", weights, {"update": update})
+        self._prune("weights", self.average)
+
+    def save_best(self, update: int, weights: dict[str, Tensor]) -> None:
+        self._write(self.folder / "best.safetensors", weights, {"update": update})
+
+    def best(self) -> dict[str, Tensor] | None:
+        """The best weights, if they are there and whole."""
+        path = self.folder / "best.safetensors"
+        try:
+            return read_tensors(path)[0] if path.exists() else None
+        except Damaged as error:
+            self.say(f"the best weights are passed over: {error}")
+            return None
+
+    def averaged(self, update: int) -> tuple[dict[str, Tensor], int] | None:
+        """The mean of the last weights up to this update, of its second half, and how many they were."""
+        kept = []
+        for path in self._files("weights"):
+            if not update / 2 < _number(path) <= update:
+                continue
+            try:
+                kept.append(read_tensors(path)[0])
+            except Damaged as error:
+                self.say(f"weights left out of the average: {error}")
+        return (average(kept[-self.average :]), len(kept[-self.average :])) if kept else None
+
+    def forget(self) -> None:
+        """Remove everything: the run is over."""
+        for path in self.folder.glob("*.safetensors"):
+            path.unlink(missing_ok=True)
+        self.sweep()
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def sweep(self) -> None:
+        """Remove what a killed process was writing."""
+        for path in self.folder.glob(".*.safetensors.*"):
+            path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        try:
+            write_tensors(path, tensors, about)
+        except OSError as error:
+            states = self._files("state")
+            left = f"the run can go on from update {_number(states[-1])}" if states else "there is no earlier one"
+            raise OSError(
+                error.errno, f"the checkpoint {error.strerror}; {left}: make room and start again", str(path)
+            ) from error
+
+    def _files(self, kind: str) -> list[Path]:
+        return sorted(
+            path for path in self.folder.glob(f"{kind}-*.safetensors") if path.stem[len(kind) + 1 :].isdigit()
+        )
+
+    def _prune(self, kind: str, keep: int) -> None:
+        for path in self._files(kind)[:-keep]:
+            path.unlink(missing_ok=True)
+
+
+def average(weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Their mean, summed in float64.
+
+    >>> average([{"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}])
+    {'w': tensor([1.5000])}
+    """
+    out = {}
+    for name, first in weights[0].items():
+        total = torch.zeros(first.shape, dtype=torch.float64)
+        for some in weights:
+            total += some[name]
+        out[name] = (total / len(weights)).to(first.dtype)
+    return out
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rsplit("-", 1)[1])

@@ -1,0 +1,183 @@
+"""The work of one update: forward, backward, clipping, Adam. Eagerly, or on a GPU as replayed CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard.train.ranks import Ranks, accumulating
+from regard.train.settings import Settings
+
+Shape = tuple[torch.Size, ...]
+
+
+class Engine:
+    """Runs an objective and its optimizer.
+
+    ``objective(*tensors)`` returns sums over a batch, the first of them the one to minimise; ``sums`` adds them up on
+    the device, to be read now and then.
+    """
+
+    def __init__(self, objective: nn.Module, settings: Settings, ranks: Ranks, sums: int) -> None:
+        self.objective, self.settings, self.ranks = objective, settings, ranks
+        self.parameters = [p for p in objective.parameters() if p.requires_grad]
+        self.sums = torch.zeros(sums, dtype=torch.float32, device=ranks.device)
+        self.norm = torch.zeros((), device=ranks.device)
+        self.rate = torch.zeros((), device=ranks.device)  # on a GPU a graph reads the learning rate from here
+        on_gpu = ranks.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=self.rate if on_gpu else settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            fused=True,
+            capturable=on_gpu,
+        )
+
+    def update(self, batches: Sequence[tuple[Sequence[Tensor], int]], update: int) -> None:
+        """One update over these batches, each given with the number of tokens in it on all ranks."""
+        total = sum(tokens for _, tokens in batches)
+        for i, (tensors, _) in enumerate(batches):
+            seed_dropout(self.settings.seed, update, i, self.ranks)
+            self.backward(tensors, 1.0 / total, last=i == len(batches) - 1)
+        self.step(self.settings.rate(update))
+
+    def backward(self, tensors: Sequence[Tensor], scale: float, last: bool) -> None:
+        moved = [t.to(self.ranks.device, non_blocking=True) for t in tensors]
+        with accumulating(self.objective, last):
+            self._backward(moved, scale * self.ranks.world)  # what is averaged over ranks is to be a sum
+
+    def _backward(self, tensors: Sequence[Tensor], scale: float | Tensor) -> None:
+        sums = self.objective(*tensors)
+        (sums[0] * scale).backward()
+        self.sums += sums.detach()
+
+    def step(self, rate: float) -> None:
+        self._set_rate(rate)
+        self._step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _set_rate(self, rate: float) -> None:
+        if self.ranks.device.type == "cuda":
+            self.rate.fill_(rate)
+        else:
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+
+    def _step(self) -> None:
+        if self.settings.clip:
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
+            self.norm.copy_(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        self.optimizer.step()
+
+    def read(self) -> list[float]:
+        """The sums since the last time, over all ranks. This waits for the device."""
+        totals: list[float] = self.ranks.sum(self.sums).tolist()
+        self.sums.zero_()
+        return totals
+
+
+class GraphEngine(Engine):
+    """The same with CUDA graphs: one of forward and backward for each shape of batch, one of clipping and Adam.
+
+    A shape is run eagerly the first times that it comes, which is also the warm-up that capturing needs, and captured
+    after. All of the work stands on one side stream, graphs share one pool of memory, and gradients stay where they
+    are. If something cannot be captured, ``say`` is told and everything goes on eagerly.
+    """
+
+    WARM, SHAPES = 2, 96  # times a shape is run eagerly; graphs kept
+
+    def __init__(
+        self, objective: nn.Module, settings: Settings, ranks: Ranks, sums: int, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(objective, settings, ranks, sums)
+        self.say = say
+        self.stream = torch.cuda.Stream(ranks.device)
+        self.stream.wait_stream(torch.cuda.current_stream(ranks.device))
+        self.seen: dict[Shape, int] = {}
+        self.graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+        self.last: torch.cuda.CUDAGraph | None = None
+        self.steps = 0
+        self.scale = torch.zeros((), device=ranks.device)
+        self.pool = torch.cuda.graph_pool_handle()
+        self.works = True
+        for p in self.parameters:
+            p.grad = torch.zeros_like(p)
+
+    def update(self, batches: Sequence[tuple[Sequence[Tensor], int]], update: int) -> None:
+        with torch.cuda.stream(self.stream):
+            super().update(batches, update)
+
+    def read(self) -> list[float]:
+        with torch.cuda.stream(self.stream):
+            return super().read()
+
+    def backward(self, tensors: Sequence[Tensor], scale: float, last: bool) -> None:
+        shape = tuple(t.shape for t in tensors)
+        self.scale.fill_(scale)
+        if shape not in self.graphs:
+            self.seen[shape] = times = self.seen.get(shape, 0) + 1
+            if times <= self.WARM or len(self.graphs) >= self.SHAPES or not self._capture(shape, tensors):
+                self._backward([t.to(self.ranks.device, non_blocking=True) for t in tensors], self.scale)
+                return
+        graph, inputs = self.graphs[shape]
+        for place, t in zip(inputs, tensors, strict=True):
+            place.copy_(t, non_blocking=True)
+        graph.replay()
+
+    def step(self, rate: float) -> None:
+        self._set_rate(rate)
+        self.steps += 1
+        if self.last is None and self.works and self.steps > self.WARM:
+            self.last = self._captured(self._step_and_clear)
+        if self.last is None:
+            self._step_and_clear()
+        else:
+            self.last.replay()
+
+    def _step_and_clear(self) -> None:
+        self._step()
+        torch._foreach_zero_([p.grad for p in self.parameters if p.grad is not None])
+
+    def _capture(self, shape: Shape, tensors: Sequence[Tensor]) -> bool:
+        if not self.works:
+            return False
+        inputs = [t.to(self.ranks.device) for t in tensors]
+        graph = self._captured(lambda: self._backward(inputs, self.scale))
+        if graph is not None:
+            self.graphs[shape] = graph, inputs
+        return graph is not None
+
+    def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self.ranks.device)
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                work()
+        except RuntimeError as error:
+            self.works = False
+            self.say(f"no CUDA graphs, going on without: {str(error).splitlines()[0]}")
+            return None
+        return graph
+
+
+def seed_dropout(seed: int, update: int, batch: int, ranks: Ranks) -> None:
+    """Dropout depends on the seed and on where the run stands, not on what was drawn before."""
+    number = mix64(seed, update, batch, ranks.rank) >> 1
+    if ranks.device.type == "cuda":
+        torch.cuda.default_generators[ranks.device.index].manual_seed(number)
+    torch.default_generator.manual_seed(number)
+
+
+def mix64(*numbers: int) -> int:
+    """64 random-looking bits for these numbers (SplitMix64, Steele et al. 2014)."""
+    z = 0
+    for number in numbers:
+        z = (z + (number + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        z ^= z >> 31
+    return z

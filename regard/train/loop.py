@@ -1,0 +1,254 @@
+"""The training loop: updates, validation, early stopping, checkpoints, exact resumption. It knows no task.
+
+A run is a function of its settings and data: the order of batches depends on (seed, epoch), dropout on (seed, update,
+batch, rank), and a checkpoint holds all the rest. So a run that was killed gives, started again, the same weights bit
+for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from regard.data import prefetch
+from regard.train.checkpoint import Checkpoints, Position, Standing
+from regard.train.engine import Engine, GraphEngine
+from regard.train.progress import Metrics, Progress
+from regard.train.ranks import Ranks, sharded_like, whole
+from regard.train.settings import Settings
+
+AHEAD = 64  # batches made ahead of the training, in a thread
+
+
+class Step(NamedTuple):
+    """A batch: what the objective takes, its tokens on all ranks, and where the data stand after it."""
+
+    tensors: Sequence[Tensor]
+    tokens: int
+    after: Position
+
+
+class Task(Protocol):
+    """What the loop is given."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained and kept."""
+
+    @property
+    def objective(self) -> nn.Module:
+        """Holds the model. ``objective(*tensors)`` are sums over a batch: to minimise first, then others to report."""
+
+    @property
+    def sums(self) -> Sequence[str]:
+        """Names of these sums."""
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """Parts of the model to shard one by one."""
+
+    @property
+    def static(self) -> bool:
+        """Can the objective be captured as a CUDA graph?"""
+
+    def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
+        """The batches from here on, without end."""
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """Measures of a model; ``valid_loss``, smaller is better, decides. Empty without validation data."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it: weights, how they were made, their validation, and where the run ended."""
+
+    weights: dict[str, Tensor]
+    made: str
+    scores: dict[str, float]
+    standing: Standing
+
+
+class Diverged(RuntimeError):
+    """The loss is no number any more."""
+
+
+def fit(task: Task, settings: Settings, folder: Path, ranks: Ranks, progress: Progress) -> Outcome:
+    """Trains, or goes on with what is in the folder, to the end."""
+    return _Run(task, settings, folder, ranks, progress).go()
+
+
+class _Run:
+    def __init__(self, task: Task, settings: Settings, folder: Path, ranks: Ranks, progress: Progress) -> None:
+        self.task, self.settings, self.ranks, self.progress = task, settings, ranks, progress
+        self.files = Checkpoints(folder / "checkpoints", keep=settings.keep, average=settings.average, say=self._say)
+        found = self.files.latest()
+        self.standing = found[0] if found else Standing()
+        model = task.model.to(ranks.device)
+        if found:
+            model.load_state_dict(_strip(found[1], "model."))
+        # FSDP shards the model in place: then a plain one beside it is validated and saved
+        self.sharded = ranks.world > 1 and settings.parallel == "fsdp"
+        self.plain = copy.deepcopy(model) if self.sharded else model
+        objective = ranks.wrap(task.objective, task.blocks, settings.parallel)
+        graphs = ranks.device.type == "cuda" and settings.graphs and task.static and ranks.world == 1
+        self.engine = (
+            GraphEngine(objective, settings, ranks, len(task.sums), self._say)
+            if graphs
+            else Engine(objective, settings, ranks, len(task.sums))
+        )
+        if found:
+            self._load_moments(found[1])
+        self.metrics = None
+        if ranks.main:
+            self.files.sweep()
+            self.metrics = Metrics(folder / "metrics.jsonl", self.standing.update, settings.tensorboard)
+
+    def go(self) -> Outcome:
+        standing, settings = self.standing, self.settings
+        if standing.update:
+            self._say(f"going on from update {standing.update:,}")
+        self.progress.start(standing.update, settings.updates)
+        self.clock, self.logged, self.fresh = time.monotonic(), standing.update, 0
+        try:
+            with contextlib.closing(prefetch(self.task.steps(standing.position, self.ranks), AHEAD)) as steps:  # type: ignore[type-var]
+                while standing.update < settings.updates and not self._stopped():
+                    self._update([next(steps) for _ in range(settings.accumulate)])
+            return self._finish()
+        finally:
+            self.progress.stop()
+            if self.metrics is not None:
+                self.metrics.close()
+
+    def _update(self, steps: Sequence[Step]) -> None:
+        standing, settings = self.standing, self.settings
+        standing.update += 1
+        self.engine.update([(step.tensors, step.tokens) for step in steps], standing.update)
+        standing.position = steps[-1].after
+        tokens = sum(step.tokens for step in steps)
+        standing.tokens += tokens
+        self.fresh += tokens
+        last = standing.update == settings.updates
+        if standing.update % settings.log_every == 0 or last:
+            self._log()
+        if standing.update % settings.interval == 0 or last:
+            self._check()
+
+    def _log(self) -> None:
+        standing, now = self.standing, time.monotonic()
+        sums = self.engine.read()
+        numbers = {name: value / max(1, self.fresh) for name, value in zip(self.task.sums, sums, strict=True)}
+        if not all(math.isfinite(x) for x in numbers.values()):
+            raise Diverged(
+                f"the loss is {numbers} between updates {self.logged} and {standing.update}: training diverged; "
+                "lower lr, lengthen warmup or clip more"
+            )
+        numbers["tokens_per_s"] = self.fresh / max(1e-9, now - self.clock)
+        standing.seconds += now - self.clock
+        rate, norm = self.settings.rate(standing.update), self.engine.norm.item()
+        if self.metrics is not None:
+            where = {"epoch": standing.position.epoch, "lr": rate, "gradient_norm": norm}
+            self.metrics.write(standing.update, {**numbers, **where, "seconds": standing.seconds})
+            self.progress.step(standing.update, numbers)
+        self.clock, self.logged, self.fresh = now, standing.update, 0
+
+    def _check(self) -> None:
+        """Validate, keep the weights, and write a state that all of this is in."""
+        if self.logged != self.standing.update:
+            self._log()
+        standing = self.standing
+        weights, moments = self._weights(), self._moments()
+        scores = self._validate(weights)
+        if scores:
+            loss = scores["valid_loss"]
+            better = standing.best is None or loss < standing.best
+            if better:
+                standing.best, standing.best_update, standing.stale = loss, standing.update, 0
+            else:
+                standing.stale += 1
+            if self.metrics is not None:
+                self.metrics.write(standing.update, scores)
+                self._say_scores(f"update {standing.update:,}", scores)
+                if better:
+                    self.files.save_best(standing.update, weights)
+        if self.ranks.main:
+            self.files.snapshot(standing.update, weights)
+            named = {f"model.{name}": t for name, t in weights.items()}
+            self.files.save(standing, {**named, **moments})
+        self.ranks.wait()
+        self.clock = time.monotonic()
+
+    def _validate(self, weights: dict[str, Tensor]) -> dict[str, float]:
+        """By rank 0; the others are told."""
+        if self.sharded:
+            self.plain.load_state_dict(weights)
+        scores = self.task.validate(self.plain) if self.ranks.main else {}
+        loss = self.ranks.agree([scores.get("valid_loss", math.nan)])[0]
+        return {} if math.isnan(loss) else {"valid_loss": loss, **scores}
+
+    def _stopped(self) -> bool:
+        if not self.settings.patience or self.standing.stale < self.settings.patience:
+            return False
+        self._say(f"no better for {self.standing.stale} validations: training ends early")
+        return True
+
+    def _finish(self) -> Outcome:
+        """The average of the last weights, unless the best single ones are better."""
+        standing = self.standing
+        self.ranks.wait()
+        averaged, best = self.files.averaged(standing.update), self.files.best()
+        weights, made = self._weights(), f"the weights of update {standing.update}"
+        if averaged and averaged[1] > 1:
+            weights, made = averaged[0], f"the average of {averaged[1]} checkpoints up to update {standing.update}"
+        self.plain.load_state_dict(weights)
+        scores = self._validate(weights)
+        if scores:
+            self._say_scores(made, scores)
+        if scores and best and standing.best is not None and standing.best < scores["valid_loss"]:
+            weights, made = best, f"the weights of update {standing.best_update}, the best in validation"
+            self.plain.load_state_dict(weights)
+            scores = self._validate(weights)
+            self._say_scores(made, scores)
+        if self.metrics is not None:
+            self.metrics.write(standing.update, {"final": made, **scores})
+        return Outcome({name: t.cpu() for name, t in weights.items()}, made, scores, standing)
+
+    # --- the state of the run as tensors ---
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: whole(t.detach()) for name, t in self.task.model.state_dict().items()}
+
+    def _moments(self) -> dict[str, Tensor]:
+        """Adam's, by the names of the parameters."""
+        out = {}
+        for name, p in self.task.model.named_parameters():
+            for key, value in self.engine.optimizer.state.get(p, {}).items():
+                out[f"{key}.{name}"] = whole(value)
+        return out
+
+    def _load_moments(self, tensors: dict[str, Tensor]) -> None:
+        keys = ("step", "exp_avg", "exp_avg_sq")
+        for name, p in self.task.model.named_parameters():
+            state = {key: tensors[f"{key}.{name}"] for key in keys if f"{key}.{name}" in tensors}
+            if state:
+                device = self.ranks.device
+                moved = {key: x.to(device) if key == "step" else sharded_like(x, p) for key, x in state.items()}
+                self.engine.optimizer.state[p] = moved
+
+    def _say(self, message: str) -> None:
+        if self.ranks.main:
+            self.progress.say(message)
+
+    def _say_scores(self, of: str, scores: dict[str, float]) -> None:
+        self._say(f"{of}: " + "  ".join(f"{name} {value:.4g}" for name, value in scores.items()))
+
+
+def _strip(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,400 @@
+"""Schedules and losses against their formulas; what an update does; training as a whole, in miniature."""
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from regard.data import Pairs
+from regard.train import Position, Ranks, Settings, Silent, Step, fit, learning_rate, sequence_loss
+from regard.train.engine import Engine, mix64, seed_dropout
+
+CPU = Ranks(0, 1, torch.device("cpu"))
+
+
+# --- schedules ---
+
+
+@pytest.mark.parametrize("update", [1, 7, 1999, 2000, 2001, 8000])
+def test_inverse_square_root_is_the_paper_s(update):
+    """Vaswani et al.: dim^-½ min(u^-½, u warmup^-3/2); its peak is (dim warmup)^-½."""
+    paper = 512**-0.5 * min(update**-0.5, update * 2000**-1.5)
+    ours = learning_rate(update, schedule="inverse_sqrt", peak=(512 * 2000) ** -0.5, warmup=2000, updates=8000)
+    assert ours == pytest.approx(paper, rel=1e-12)
+
+
+@pytest.mark.parametrize("update", [10, 11, 55, 100])
+def test_cosine(update):
+    ours = learning_rate(update, schedule="cosine", peak=2.0, warmup=10, updates=100, final=0.5)
+    assert ours == pytest.approx(0.5 + 1.5 * (1 + math.cos(math.pi * (update - 10) / 90)) / 2, rel=1e-12)
+
+
+def test_cosine_warms_up_and_ends_at_its_end():
+    options = {"schedule": "cosine", "peak": 2.0, "warmup": 10, "updates": 100, "final": 0.5}
+    assert learning_rate(5, **options) == 1.0
+    assert learning_rate(100, **options) == learning_rate(1000, **options) == 0.5
+
+
+def test_no_warm_up_starts_at_the_peak():
+    assert learning_rate(1, schedule="inverse_sqrt", peak=1.0, warmup=0, updates=5) == 1.0
+
+
+@pytest.mark.parametrize("wrong", [{"schedule": "linear"}, {"update": 0}])
+def test_a_schedule_refuses(wrong):
+    options = {"update": 1, "schedule": "cosine", "peak": 1.0, "warmup": 1, "updates": 2} | wrong
+    with pytest.raises(ValueError, match=r"linear|count from 1"):
+        learning_rate(options.pop("update"), **options)
+
+
+# --- the loss ---
+
+
+def loss_case(passes=1, m=13, e=6, v=11, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    features = torch.randn(passes * m, e, generator=g, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(v, e, generator=g, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, v, (m,), generator=g)
+    targets[::4] = 0  # padding
+    return features, weight, targets
+
+
+def gradients(loss, *tensors):
+    return torch.autograd.grad(loss, tensors)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk", [None, 5])
+def test_cross_entropy_is_pytorch_s(smoothing, chunk):
+    features, weight, targets = loss_case()
+    theirs = F.cross_entropy(
+        features @ weight.T, targets, ignore_index=0, reduction="sum", label_smoothing=smoothing
+    )  # fmt: skip
+    ours = sequence_loss(features, weight, targets, smoothing=smoothing, chunk=chunk)
+    nll = F.cross_entropy(features @ weight.T, targets, ignore_index=0, reduction="sum")
+    torch.testing.assert_close(ours.detach(), torch.stack((theirs, nll)).detach(), rtol=1e-12, atol=0)
+    for a, b in zip(
+        gradients(ours[0] * 3, features, weight), gradients(theirs * 3, features, weight), strict=True
+    ):  # fmt: skip
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("chunk", [None, 5])
+def test_r_drop_is_the_formula(chunk):
+    """½ (CE₁ + CE₂) + ¼ α (KL(P₁‖P₂) + KL(P₂‖P₁)), by PyTorch's own functions."""
+    features, weight, targets = loss_case(passes=2)
+    counted = targets != 0
+    log_p = (features @ weight.T).log_softmax(-1).view(2, len(targets), -1)[:, counted]
+    ce = sum(F.cross_entropy(x, targets[counted], reduction="sum", label_smoothing=0.1) for x in log_p)
+    kl = sum(
+        F.kl_div(log_p[b], log_p[a], reduction="sum", log_target=True) for a, b in ((0, 1), (1, 0))
+    )  # of a from b  # fmt: skip
+    theirs = ce / 2 + 5.0 * kl / 4
+    ours = sequence_loss(features, weight, targets, smoothing=0.1, rdrop=5.0, chunk=chunk)
+    torch.testing.assert_close(ours[0], theirs, rtol=1e-12, atol=0)
+    for a, b in zip(gradients(ours[0], features, weight), gradients(theirs, features, weight), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_equal_passes_have_no_divergence():
+    features, weight, targets = loss_case()
+    twice = sequence_loss(torch.cat((features, features)), weight, targets, smoothing=0.1, rdrop=5.0)
+    once = sequence_loss(features, weight, targets, smoothing=0.1)
+    torch.testing.assert_close(twice, once, rtol=1e-12, atol=0)
+
+
+def test_extreme_logits_give_finite_losses():
+    features = torch.tensor([[1000.0], [-1000.0]], requires_grad=True)
+    weight = torch.tensor([[0.0], [1.0], [-1.0]], requires_grad=True)
+    ours = sequence_loss(features, weight, torch.tensor([1, 1]), smoothing=0.1)
+    ours[0].backward()
+    assert ours.isfinite().all() and features.grad.isfinite().all()
+
+
+def test_the_loss_in_bfloat16_is_near_the_exact_one():
+    features, weight, targets = loss_case(m=64, e=32, v=50)
+    exact = sequence_loss(features, weight, targets, smoothing=0.1)
+    half = [features.detach().float().requires_grad_(), weight.detach().float().requires_grad_()]
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = sequence_loss(*half, targets, smoothing=0.1)
+        eager = F.cross_entropy(
+            half[0] @ half[1].T, targets, ignore_index=0, reduction="sum", label_smoothing=0.1
+        )  # fmt: skip
+    allowed = 2 * abs(eager.double() - exact[0]).item() + 1e-6 * exact[0].item()
+    assert abs(rough[0].double() - exact[0]).item() <= allowed
+    assert [g.dtype for g in gradients(rough[0], *half)] == [torch.float32] * 2
+
+
+def test_the_loss_refuses_shapes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"expected features \[2 · M, E\] for targets \[M\]"):
+        sequence_loss(torch.zeros(3, 2), torch.zeros(5, 2), torch.zeros(3, dtype=torch.long), rdrop=1.0)
+
+
+# --- an update ---
+
+
+class Line(torch.nn.Module):
+    """Σ (w·x − y)², and the sum of |w·x − y|."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.Linear(3, 1, dtype=torch.float64)
+
+    def forward(self, x, y):
+        error = self.model(x)[:, 0] - y
+        return torch.stack((error.square().sum(), error.detach().abs().sum()))
+
+
+def make_line(seed=0):
+    torch.manual_seed(seed)
+    return Line()
+
+
+def line_data(n, seed=1):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=g, dtype=torch.float64)
+    return x, x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + 0.3
+
+
+def test_accumulated_batches_are_one_big_batch():
+    x, y = line_data(12)
+    results = []
+    for cuts in ([12], [5, 1, 6]):
+        objective = make_line()
+        engine = Engine(objective, Settings(warmup=1, lr=0.1, clip=0.5), CPU, 2)
+        for update in (1, 2, 3):
+            engine.update([((a, b), len(b)) for a, b in zip(x.split(cuts), y.split(cuts), strict=True)], update)
+        results.append((objective.model.weight.detach(), engine.read()))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-12, atol=0)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-6)
+
+
+def test_an_update_is_adam_with_clipping():
+    x, y = line_data(8)
+    objective, plain = make_line(), make_line()
+    settings = Settings(warmup=2, lr=0.1, clip=0.01, weight_decay=0.1)
+    engine = Engine(objective, settings, CPU, 2)
+    theirs = torch.optim.AdamW(plain.parameters(), betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1)
+    for update in (1, 2, 3):
+        engine.update([((x, y), 8)], update)
+        theirs.param_groups[0]["lr"] = settings.rate(update)
+        theirs.zero_grad()
+        (plain(x, y)[0] / 8).backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+        theirs.step()
+    torch.testing.assert_close(objective.model.weight, plain.model.weight, rtol=1e-12, atol=0)
+
+
+def test_dropout_depends_on_where_the_run_stands_alone():
+    def draw(*where):
+        seed_dropout(*where, CPU)
+        return torch.rand(4)
+
+    first = draw(1, 5, 0)
+    torch.rand(100)
+    assert torch.equal(draw(1, 5, 0), first)
+    others = [draw(2, 5, 0), draw(1, 6, 0), draw(1, 5, 1)]
+    assert not any(torch.equal(first, other) for other in others)
+    assert mix64(1, 2) != mix64(2, 1)
+
+
+# --- the loop ---
+
+
+class LineTask:
+    """Regression as a task; validation may be given as a list of losses to come."""
+
+    sums, blocks, static = ("loss", "error"), (), False
+
+    def __init__(self, script=None, wrong_at=None):
+        self.objective = make_line()
+        self.model = self.objective.model
+        self.script, self.wrong_at, self.validated = script, wrong_at, 0
+
+    def steps(self, position, ranks):
+        while True:
+            position = position.after()
+            x, y = line_data(4, seed=position.batch)
+            if position.batch == self.wrong_at:
+                y = y * math.nan
+            yield Step((x, y), 4, position)
+
+    def validate(self, model):
+        self.validated += 1
+        if self.script is not None:
+            return {"valid_loss": self.script[min(self.validated, len(self.script)) - 1]}
+        x, y = line_data(20, seed=999)
+        with torch.no_grad():
+            return {"valid_loss": float((model(x)[:, 0] - y).square().mean())}
+
+
+def small(**options):
+    return Settings(**{"updates": 60, "warmup": 5, "lr": 0.1, "valid_every": 10, "log_every": 5} | options)
+
+
+def test_a_run_learns_and_leaves_metrics(tmp_path):
+    outcome = fit(LineTask(), small(updates=200), tmp_path, CPU, Silent())
+    assert outcome.scores["valid_loss"] < 1e-3
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "lr" in line] == list(range(5, 201, 5))
+    assert [line["update"] for line in lines if "valid_loss" in line and "final" not in line] == list(
+        range(10, 201, 10)
+    )
+    assert {"loss", "error", "tokens_per_s", "epoch", "gradient_norm", "seconds"} <= lines[0].keys()
+    assert "final" in lines[-1]
+
+
+def test_training_stops_when_validation_is_no_better(tmp_path):
+    task = LineTask(script=[3.0, 2.0, 2.5, 2.2, 2.1, 9.9])
+    outcome = fit(task, small(patience=3), tmp_path, CPU, Silent())
+    assert outcome.standing.update == 50 and outcome.standing.best_update == 20
+
+
+def test_the_better_of_average_and_best_is_kept(tmp_path):
+    one = LineTask(script=[3.0, 1.0, 3.0, 3.0, 3.0, 3.0, 2.0, 1.0])
+    outcome = fit(one, small(), tmp_path / "a", CPU, Silent())
+    assert outcome.made == "the weights of update 20, the best in validation"
+    other = LineTask(script=[3.0, 1.0, 3.0, 3.0, 3.0, 3.0, 0.5])
+    outcome = fit(other, small(average=2), tmp_path / "b", CPU, Silent())
+    assert outcome.made == "the average of 2 checkpoints up to update 60"
+
+
+def test_a_loss_that_is_no_number_ends_training(tmp_path):
+    from regard.train import Diverged
+
+    with pytest.raises(Diverged, match=r"between updates 20 and 25: training diverged; lower lr"):
+        fit(LineTask(wrong_at=22), small(), tmp_path, CPU, Silent())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"updates": 0}, "updates must be a whole number of at least 1, got 0"),
+        ({"lr": -1.0}, "lr must be a number of at least 0, got -1.0"),
+        ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
+        ({"schedule": "linear"}, "schedule must be one of inverse_sqrt, cosine, got 'linear'"),
+        ({"precision": "int4"}, "precision must be one of auto, bfloat16, float32"),
+        ({"parallel": "pipeline"}, "parallel must be one of ddp, fsdp"),
+    ],
+)
+def test_settings_refuse(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**wrong)
+
+
+def test_unknown_settings_are_named():
+    with pytest.raises(ValueError, match=r"\[training\] has no 'learning_rate'; it takes updates, .*lr"):
+        Settings.from_table({"learning_rate": 1.0}, "training")
+
+
+def test_positions_count_on_over_epochs():
+    position = Position().after().after().next_epoch().after()
+    assert position == Position(epoch=1, batch=1, begun=2)
+
+
+# --- the task of translation ---
+
+WORDS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq", "six": "six", "seven": "sept"}
+
+
+def pairs(count, seed):
+    g = torch.Generator().manual_seed(seed)
+    rows = [[list(WORDS)[i] for i in torch.randint(len(WORDS), (int(n),), generator=g)] for n in
+            torch.randint(1, 7, (count,), generator=g)]  # fmt: skip
+    return [(" ".join(row), " ".join(WORDS[word] for word in row)) for row in rows]
+
+
+def write_pairs(folder, name, some):
+    for side, i in (("en", 0), ("fr", 1)):
+        (folder / f"{name}.{side}").write_text("".join(pair[i] + "\n" for pair in some))
+
+
+def test_a_tiny_model_learns_a_toy_language(tmp_path):
+    from regard.tasks.translation import Data, Settings, train
+
+    write_pairs(tmp_path, "train", pairs(1500, 0))
+    write_pairs(tmp_path, "val", pairs(60, 1))
+    data = Data(**{k: str(tmp_path / v) for k, v in {
+        "source": "train.en", "target": "train.fr", "valid_source": "val.en", "valid_target": "val.fr"}.items()}
+    )  # fmt: skip
+    settings = Settings(
+        data=data,
+        subwords={"vocab_size": 400, "dropout": 0.0},
+        model={"dim": 48, "ffn_dim": 96, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+        training={"updates": 250, "tokens": 800, "warmup": 50, "lr": 1e-2, "valid_every": 125, "rdrop": 0.0}
+        | {"smoothing": 0.0},
+    )
+    outcome = train(settings, tmp_path / "model", report=Silent())
+    assert outcome.scores["bleu"] > 95 and outcome.scores["valid_loss"] < 0.1
+    assert not (tmp_path / "model" / "checkpoints").exists()
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "1,500 pairs" in card and "| bleu |" in card and "## Limits" in card
+    assert train(settings, tmp_path / "model", report=Silent()) is None  # it is done
+
+
+def tiny_task(accumulate=1, **training):
+    from regard.data import Corpus
+    from regard.folder import make_model
+    from regard.tasks._settings import Data, Fitted, Settings
+    from regard.tasks.translation import Translation
+    from regard.text import Subwords
+
+    some = pairs(300, 3)
+    subwords = Subwords.learn([[text for pair in some for text in pair]], 300)
+    given = Settings(
+        data=Data(),
+        subwords={"dropout": 0.1},
+        model={"dim": 16, "ffn_dim": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+        training={"tokens": 1200, "accumulate": accumulate, "updates": 100, "warmup": 5, **training},
+    )
+    fitted = Fitted.of(given, 300, False)
+    torch.manual_seed(0)
+    model = make_model({**fitted.model, "vocab_size": len(subwords)})
+    corpus = Corpus.build([Pairs(some)], subwords)
+    return Translation(model, corpus, None, fitted, torch.device("cpu"), False)
+
+
+def take(iterator, count):
+    return [next(iterator) for _ in range(count)]
+
+
+def test_data_go_on_from_any_position():
+    task = tiny_task()
+    steps = take(task.steps(Position(), CPU), 30)
+    assert {step.after.epoch for step in steps} >= {0, 1, 2}
+    for k in (0, 7, 15, 22):
+        again = next(task.steps(steps[k].after, CPU))
+        assert again.after == steps[k + 1].after and again.tokens == steps[k + 1].tokens
+        assert all(torch.equal(a, b) for a, b in zip(again.tensors, steps[k + 1].tensors, strict=True))
+
+
+def test_the_last_share_of_training_has_plain_subwords():
+    task = tiny_task(updates=40)
+    plain = int(sum(task.corpus.lengths[1] + 1))
+
+    def epoch(position):
+        return sum(s.tokens for s in take(task.steps(position, CPU), 60) if s.after.epoch == position.epoch)
+
+    assert epoch(Position(0, 0, 0)) > plain
+    assert epoch(Position(9, 0, 31)) > plain
+    assert epoch(Position(9, 0, 32)) == plain
+
+
+def test_rows_filled_up_count_for_nothing():
+    from regard.tasks.translation import _filled
+
+    task = tiny_task(rdrop=0.0)
+    step = next(task.steps(Position(), CPU))
+    more = _filled(step.tensors, len(step.tensors[0]) + 5)
+    assert len(more[0]) == len(step.tensors[0]) + 5
+    torch.testing.assert_close(task.objective(*more), task.objective(*step.tensors), rtol=1e-5, atol=1e-4)
+
+
+def test_defaults_grow_with_the_corpus():
+    from regard.tasks._settings import Data, Fitted, Settings
+
+    fits = [Fitted.of(Settings(data=Data()), n, False) for n in (2000, 29_000, 300_000, 5_000_000)]
+    assert [f.model["dim"] for f in fits] == [256, 256, 384, 512]
+    assert [f.training.rdrop for f in fits] == [5.0, 5.0, 0.0, 0.0]
+    assert [f.training.multiple for f in (fits[0], Fitted.of(Settings(data=Data()), 2000, True))] == [1, 8]

@@ -1,0 +1,230 @@
+"""Training in real processes: killed and started again, with damaged checkpoints, full disks and bad input."""
+
+import hashlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+TOY = """
+[data]
+source = "train.en"
+target = "train.fr"
+valid_source = "val.en"
+valid_target = "val.fr"
+[subwords]
+vocab_size = 300
+[model]
+dim = 16
+ffn_dim = 32
+heads = 2
+encoder_layers = 1
+decoder_layers = 1
+attention_dropout = 0.1
+[training]
+updates = 40
+tokens = 600
+accumulate = 2
+warmup = 5
+valid_every = 4
+average = 3
+rdrop = 1.0
+bleu = false
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with a toy corpus of numbers and its settings."""
+    words = "zero one two three four five six seven eight nine".split()
+    for name, count in (("train", 200), ("val", 20)):
+        rows = [[int(d) for d in hashlib.sha256(f"{name}{i}".encode()).hexdigest() if d.isdigit()] for i in range(count)]
+        sides = {"en": lambda d: words[d], "fr": lambda d: words[d][::-1]}
+        for side, word in sides.items():
+            lines = [" ".join(word(d) for d in row[: 2 + i % 5]) for i, row in enumerate(rows)]
+            (tmp_path / f"{name}.{side}").write_text("\n".join(lines) + "\n")
+    (tmp_path / "toy.toml").write_text(TOY)
+    return tmp_path
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "regard.tasks.translation", "--config", "toy.toml", *arguments]
+
+
+def environment(**more):
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def train(folder, *arguments, limit=None):
+    """Runs to its end: (exit code, what it said)."""
+    done = subprocess.run(
+        command(*arguments),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def train_until(folder, update, *arguments):
+    """Killed, by SIGKILL, as soon as this checkpoint is there."""
+    process = subprocess.Popen(
+        command(*arguments), cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    out = folder / arguments[arguments.index("--out") + 1] / "checkpoints" / f"state-{update:08d}.safetensors"
+    try:
+        for _ in range(6000):
+            if out.exists() or process.poll() is not None:
+                break
+            time.sleep(0.01)
+        assert process.poll() is None, "it ended before it could be killed"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def weights(folder):
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def updates(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["update"] for line in lines if "valid_loss" in line and "final" not in line]
+
+
+# --- killed ---
+
+
+@pytest.mark.slow
+def test_killed_twice_and_started_again_gives_the_same_weights(data):
+    assert train(data, "--out", "whole")[0] == 0
+    train_until(data, 8, "--out", "killed")
+    train_until(data, 24, "--out", "killed")
+    code, said = train(data, "--out", "killed")
+    assert code == 0 and "going on from update" in said
+    assert weights(data / "killed") == weights(data / "whole")
+    assert updates(data / "killed") == list(range(4, 41, 4))
+    assert sorted(p.name for p in (data / "killed").iterdir()) == sorted(p.name for p in (data / "whole").iterdir())
+
+
+def test_a_damaged_checkpoint_is_passed_over(data):
+    short = ("--out", "m", "--set", "training.updates=12", "--keep-checkpoints")
+    assert train(data, *short)[0] == 0
+    first = weights(data / "m")
+    (data / "m" / "model.safetensors").unlink()
+    state = data / "m" / "checkpoints" / "state-00000012.safetensors"
+    os.truncate(state, state.stat().st_size // 2)
+    (data / "m" / "checkpoints" / ".state-00000016.safetensors.99").write_bytes(b"half")  # of a killed process
+    code, said = train(data, *short)
+    assert code == 0
+    assert "checkpoint passed over" in said and "state-00000012.safetensors: cut short" in said
+    assert "going on from update 8" in said
+    assert weights(data / "m") == first
+    assert not list((data / "m" / "checkpoints").glob(".*"))
+
+
+def test_other_settings_are_refused_by_name(data):
+    train_until(data, 4, "--out", "m")
+    before = {p: p.stat().st_mtime_ns for p in (data / "m").rglob("*")}
+    code, said = train(data, "--out", "m", "--set", "training.lr=0.5", "--set", "model.dim=32")
+    assert code == 2
+    assert "begun with other settings" in said
+    assert "training.lr was 0.003, is 0.5" in said and "model.dim was 16, is 32" in said and "warmup" not in said
+    (data / "train.en").write_text((data / "train.en").read_text().replace("zero", "nought"))
+    code, said = train(data, "--out", "m")
+    assert code == 2 and "the text of the data was" in said
+    assert before == {p: p.stat().st_mtime_ns for p in (data / "m").rglob("*")}
+
+
+def test_settings_that_change_nothing_learned_may_differ(data):
+    short = ("--out", "m", "--set", "training.updates=4")
+    assert train(data, *short)[0] == 0
+    code, said = train(data, *short, "--set", "training.log_every=1")
+    assert code == 0 and "holds the finished model of this run: nothing to do" in said
+
+
+# --- no room ---
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_stays(data):
+    """A limit on the size of a file: states, three times as large as weights, do not fit from some point on."""
+    train_until(data, 8, "--out", "m", "--set", "training.keep=9")
+    states = sorted((data / "m" / "checkpoints").glob("state-*.safetensors"))
+    kept = {p: p.read_bytes() for p in states}
+    limit = states[-1].stat().st_size - 100
+    code, said = train(data, "--out", "m", limit=limit)
+    assert code == 2, said
+    assert "the checkpoint could not be written: File too large; the run can go on from update" in said
+    assert all(p.read_bytes() == content for p, content in kept.items() if p.exists())
+    assert states[-1].exists() and not list((data / "m" / "checkpoints").glob(".*"))
+
+
+# --- bad input ---
+
+
+def bad_input(data, *arguments):
+    code, said = train(data, *arguments)
+    assert code == 2 and "Traceback" not in said, said
+    return said
+
+
+def test_bad_input_is_said_with_exit_code_2(data):
+    (data / "short.fr").write_text("un\n")
+    (data / "empty").write_text("")
+    (data / "latin.fr").write_bytes((data / "train.fr").read_bytes().replace(b"\n", b" \xe9\n", 3))
+    (data / "notes").mkdir()
+    (data / "notes" / "mine.txt").write_text("mine")
+    (data / "file").write_text("mine")
+    cases = [
+        (("--source", "nowhere.en", "--out", "m"), "nowhere.en: there is no such file"),
+        (("--target", "short.fr", "--out", "m"), "train.en has 200 lines, short.fr 1: expected as many"),
+        (("--source", "empty", "--target", "empty", "--out", "m"), "the corpus is empty: no pairs in empty + empty"),
+        (("--target", "latin.fr", "--out", "m"), "latin.fr:1: not UTF-8"),
+        (("--out", "notes"), "notes is not empty and holds no run of training; nothing in it was touched"),
+        (("--out", "file"), "file: expected a folder to write the model to, but it is a file"),
+        (("--out", "m", "--set", "training.lr=fast"), "lr must be a number of at least 0, got 'fast'"),
+        (("--out", "m", "--set", "model.width=3"), "[model] has no width; a transformer takes"),
+        (("--out", "m", "--set", "optimizer.lr=3"), "unknown tables 'optimizer'"),
+        (("--out", "m", "--set", "training.tokens=10"), "cannot hold pair"),
+        (("--out", "m", "--set", "training.device=tpu9"), "device must be auto, cpu or cuda"),
+    ]
+    from regard.tasks.translation import main
+
+    here = Path.cwd()
+    os.chdir(data)
+    try:
+        for arguments, message in cases:
+            import contextlib
+            import io
+
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said):
+                code = main(["--config", "toy.toml", *arguments])
+            assert code == 2 and message in said.getvalue(), (arguments, said.getvalue())
+    finally:
+        os.chdir(here)
+    assert (data / "notes" / "mine.txt").read_text() == "mine" and (data / "file").read_text() == "mine"
+
+
+def test_a_bad_command_says_so_in_one_line(data):
+    said = bad_input(data, "--source", "nowhere.en", "--out", "m")
+    assert said.strip().splitlines()[-1] == "error: nowhere.en: there is no such file"
+    assert not (data / "m").exists()
+
+
+def test_an_unwritable_folder_is_said(data):
+    said = bad_input(data, "--out", "/proc/nowhere")
+    assert "/proc/nowhere" in said
