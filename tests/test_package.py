@@ -9,7 +9,10 @@ import pytest
 
 import regard
 import regard.data
+import regard.folder
+import regard.tasks.translation
 import regard.text
+import regard.train
 
 ROOT = Path(regard.__file__).parent
 
@@ -29,6 +32,8 @@ LAYOUT = [
     "text",
     "data",
     "decode",
+    "store",
+    "folder",
     "train",
     "align",
     "interop",
@@ -95,9 +100,27 @@ def test_public_names_of_the_text_half():
         "read",
         "texts",
     ]
+    assert regard.train.__all__ == [
+        "Diverged",
+        "Lines",
+        "Mismatch",
+        "Outcome",
+        "Position",
+        "Progress",
+        "Ranks",
+        "Settings",
+        "Silent",
+        "Step",
+        "Table",
+        "Task",
+        "fit",
+        "learning_rate",
+        "progress",
+        "sequence_loss",
+    ]
 
 
-MODULES = [regard, regard.score, regard.mask, regard.models, regard.decode, regard.text, regard.data]
+MODULES = [regard, regard.score, regard.mask, regard.models, regard.decode, regard.text, regard.data, regard.train]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)

@@ -104,6 +104,17 @@ def test_equal_passes_have_no_divergence():
     torch.testing.assert_close(twice, once, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("rdrop", [None, 5.0])
+def test_no_targets_cost_nothing(rdrop):
+    """A rank whose share of a batch is empty still takes part."""
+    features, weight, _ = loss_case()
+    for targets in (torch.zeros(0, dtype=torch.long), torch.zeros(4, dtype=torch.long)):
+        rows = features[: len(targets) * (1 if rdrop is None else 2)]
+        ours = sequence_loss(rows, weight, targets, smoothing=0.1, rdrop=rdrop)
+        d_features, d_weight = gradients(ours[0], features, weight)
+        assert ours.tolist() == [0.0, 0.0] and not d_features.any() and not d_weight.any()
+
+
 def test_extreme_logits_give_finite_losses():
     features = torch.tensor([[1000.0], [-1000.0]], requires_grad=True)
     weight = torch.tensor([[0.0], [1.0], [-1.0]], requires_grad=True)

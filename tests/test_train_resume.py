@@ -45,9 +45,11 @@ device = "cpu"
 @pytest.fixture
 def data(tmp_path):
     """A folder with a toy corpus of numbers and its settings."""
-    words = "zero one two three four five six seven eight nine".split()
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     for name, count in (("train", 200), ("val", 20)):
-        rows = [[int(d) for d in hashlib.sha256(f"{name}{i}".encode()).hexdigest() if d.isdigit()] for i in range(count)]
+        rows = [
+            [int(d) for d in hashlib.sha256(f"{name}{i}".encode()).hexdigest() if d.isdigit()] for i in range(count)
+        ]
         sides = {"en": lambda d: words[d], "fr": lambda d: words[d][::-1]}
         for side, word in sides.items():
             lines = [" ".join(word(d) for d in row[: 2 + i % 5]) for i, row in enumerate(rows)]

@@ -65,7 +65,7 @@ def _without_padding(rows: Tensor, targets: Tensor, passes: int) -> tuple[Tensor
     kept = (targets != PAD).nonzero().flatten()
     if len(kept) == len(targets):
         return rows, targets
-    return rows.unflatten(0, (passes, -1)).index_select(1, kept).flatten(0, 1), targets[kept]
+    return rows.unflatten(0, (passes, len(targets))).index_select(1, kept).flatten(0, 1), targets[kept]
 
 
 class Translation:

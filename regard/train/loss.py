@@ -74,7 +74,7 @@ class _Loss(torch.autograd.Function):
         wanted: bool,
     ) -> Tensor:
         passes, dtype = (1 if rdrop is None else 2), torch.promote_types(features.dtype, torch.float32)
-        rows = features.view(passes, len(targets), -1)
+        rows = features.view(passes, len(targets), features.shape[-1])
         totals = features.new_zeros(2, dtype=dtype)
         d_rows = torch.empty_like(rows) if wanted else None
         d_weight = torch.zeros_like(weight, dtype=dtype) if wanted else None
