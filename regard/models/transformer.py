@@ -160,6 +160,9 @@ class Transformer(nn.Module):
         last = c.norm == "pre"
         self.encoder_norm = nn.LayerNorm(c.dim) if last and c.encoder_layers else nn.Identity()
         self.decoder_norm = nn.LayerNorm(c.dim) if last and c.decoder_layers else nn.Identity()
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.trusted = True  # padding has an embedding like any other
         self.reset_parameters()
 
     def _make_positions(self) -> SinusoidalPositions | LearnedPositions | None:

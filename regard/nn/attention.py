@@ -118,6 +118,8 @@ class MultiHeadAttention(nn.Module):
         head_dim: width of one head, by default ``dim // heads``.
         key_dim, value_dim: widths of what comes in as key and value, by default ``dim``.
         sink: learn a logit per head for an extra key of value zero.
+        trusted: what comes in is finite even where it is masked, as a model's own states are: then nothing is
+            looked for there, which on a GPU saves a copy of queries, keys and values.
 
     A state dict of ``torch.nn.MultiheadAttention`` loads as it is and gives the same numbers.
 
@@ -140,6 +142,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         sink: bool = False,
+        trusted: bool = False,
         backend: str = "auto",
     ) -> None:
         super().__init__()
@@ -153,7 +156,7 @@ class MultiHeadAttention(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
-        self.dropout, self.backend = dropout, backend
+        self.dropout, self.trusted, self.backend = dropout, trusted, backend
         self.score = Dot() if score is None else score
         self.score.check(heads, head_dim, kv_heads, head_dim)
         self.q_proj = nn.Linear(dim, heads * head_dim, bias=bias)
@@ -206,6 +209,8 @@ class MultiHeadAttention(nn.Module):
             keys, values = key.keys, key.values
         else:
             keys, values = self._project(query if key is None else key, value)
+            if self.trusted and mask is not None and query.device.type != "cpu":  # where looking is cheap
+                keys = Keys(self.score.keys(keys).tensors, trusted=True)
         q = self._split(self.q_proj(query), self.heads)
         out = attend(
             q,
