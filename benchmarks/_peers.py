@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import regard
 from regard.score import Additive, Relative, Score
+from regard.terms import DotTerm, OffsetTerm
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 REACH = 16  # distances that Shaw's relative keys tell apart, to each side
@@ -40,6 +41,29 @@ def textbook(score: Score) -> Attention:
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
+
+
+def sdpa_with_bias(score: Score) -> Attention:
+    """PyTorch's own, with the score's offset terms looked up as a dense bias [1, H, L, S]."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        n, scale, bias, dot = q.shape[-2], 1.0, q.new_zeros(()), False
+        delta = torch.arange(n) - torch.arange(n)[:, None]
+        for term in score.queries(q).terms:
+            if isinstance(term, DotTerm):
+                assert isinstance(term.scale, float)
+                scale, dot = term.scale, True
+            elif isinstance(term, OffsetTerm):
+                near = delta.clamp(-term.reach, term.reach)
+                index = (near + term.reach).expand(*q.shape[:2], n, n)
+                bias = term.table.expand(*q.shape[:3], -1).gather(-1, index)
+                if term.slope is not None:
+                    bias = bias - term.slope[..., None, None] * (delta - near).abs()
+        if not dot:
+            return torch.softmax(bias, -1) @ v
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+
+    return attention
 
 
 def fused(score: Score) -> Attention:
@@ -91,9 +115,10 @@ def agree(one: Attention, other: Attention, heads: int, d: int) -> None:
         torch.testing.assert_close(one(q, k, v), other(q, k, v))
 
 
-def with_backward(f: Attention, *inputs: Tensor) -> Callable[[], object]:
+def with_backward(f: Attention, *inputs: Tensor, parameters: list[nn.Parameter] | None = None) -> Callable[[], object]:
     leaves = [x.detach().requires_grad_() for x in inputs]
-    return lambda: torch.autograd.grad(f(*leaves).sum(), leaves)
+    learned = [*leaves, *(parameters or [])]
+    return lambda: torch.autograd.grad(f(*leaves).sum(), learned, allow_unused=True)
 
 
 def score(what: str, d: int) -> Score:

@@ -16,7 +16,7 @@ import torch
 from _measure import RESULTS, ROOT
 
 SCRIPTS = {
-    "additive": ["gpu_additive.py", "--out"],
+    "additive": ["gpu_additive.py"],
     "offset": ["gpu_offset.py", "--out"],
     "dot": ["gpu_dot.py", "--out"],
     "sweeps": ["sweeps.py", "--device", "cuda", "--json"],

@@ -1,9 +1,10 @@
-"""Additive attention on a GPU: correctness, time and memory against the textbook, torch.compile of it and SDPA's dot.
+"""Additive attention on a GPU: errors, time and memory against the textbook, torch.compile of it and SDPA's dot.
 
-    python benchmarks/gpu_additive.py --out results.json [--no-sweep]
+    python benchmarks/gpu_additive.py [benchmarks/results/h200-additive.json] [--no-sweep]
 
-Every step is tried on its own, so that one failure does not lose the rest. The sweep over block sizes first compiles
-all of them in several processes (Triton keeps what it compiled on disk). The table of results comes last.
+Every step is tried on its own, so that one failure does not lose the rest. What compiles is compiled first, in several
+processes (Triton and PyTorch keep what they compiled on disk). Figures go to the file, the table of results comes last.
+It takes less than four minutes; a step that would begin later than that is left out and listed as such.
 """
 
 from __future__ import annotations
@@ -41,110 +42,66 @@ BEGAN = time.perf_counter()
 RESULTS: dict[str, Any] = {}
 SUMMARY: list[str] = []
 
+LAST_START = 215.0  # seconds after which no step begins
+LENGTHS, DIMS = (512, 1024, 2048, 4096, 8192, 16384), (32, 64, 128, 256)
+CACHE = 65_536  # keys of a decoding step
+BANDWIDTH, CLOCK = 4.0e12, 1.755e9  # of an H200: bytes and cycles per second
+OPERATIONS = 3.0  # multiply-adds per pair and hidden dim, by fractions
+
 SWEEP: dict[str, tuple[str, str, list[Tiles | Rows]]] = {  # what of the Config: dtype, kernel, candidates
     "forward_exact": (
         "fp32",
         "forward",
         [
-            Tiles(64, 64, 8, 4),
-            Tiles(64, 64, 16, 4),
-            Tiles(64, 64, 8, 4, 1, 168),
-            Tiles(64, 32, 8, 4),
             Tiles(64, 32, 8, 4, 1, 128),
+            Tiles(64, 32, 8, 4, 1, 128, 3),
+            Tiles(64, 64, 8, 4, 1, 168),
+            Tiles(64, 64, 8, 4, 1, 168, 3),
+            Tiles(64, 64, 8, 4),
             Tiles(128, 64, 8, 8),
-            Tiles(128, 32, 8, 4),
-            Tiles(128, 64, 8, 4),
-            Tiles(64, 128, 8, 8),
-            Tiles(128, 128, 8, 8),
-        ],
-    ),
-    "forward_series": (
-        "bf16",
-        "forward",
-        [
-            Tiles(128, 128, 64, 8, 3),
-            Tiles(128, 128, 64, 8, 4),
-            Tiles(128, 256, 64, 8, 3),
-            Tiles(128, 256, 64, 8, 2),
-            Tiles(128, 128, 128, 8, 3),
-            Tiles(64, 128, 64, 4, 4),
-            Tiles(64, 256, 64, 4, 3),
-            Tiles(64, 256, 64, 8, 3),
-            Tiles(128, 64, 64, 4, 4),
-            Tiles(128, 128, 64, 4, 3),
-            Tiles(128, 128, 64, 8, 3, 128),
         ],
     ),
     "scores_exact": (
         "fp32",
         "score_gradients",
         [
-            Tiles(64, 64, 8, 4),
-            Tiles(64, 32, 8, 4),
             Tiles(64, 32, 8, 4, 1, 168),
-            Tiles(64, 64, 16, 4),
-            Tiles(128, 64, 8, 8),
-            Tiles(128, 32, 8, 4),
-            Tiles(64, 64, 8, 8),
-        ],
-    ),
-    "scores_series": (
-        "bf16",
-        "score_gradients",
-        [
-            Tiles(128, 128, 64, 8, 3),
-            Tiles(128, 128, 64, 8, 2),
-            Tiles(128, 64, 64, 8, 3),
-            Tiles(128, 64, 64, 4, 3),
-            Tiles(64, 128, 64, 4, 3),
-            Tiles(64, 128, 64, 8, 3),
-            Tiles(64, 64, 64, 4, 4),
-            Tiles(128, 128, 128, 8, 2),
+            Tiles(64, 32, 8, 4, 1, 128),
+            Tiles(64, 32, 8, 4, 1, 168, 3),
+            Tiles(64, 32, 8, 4),
+            Tiles(64, 64, 8, 4),
         ],
     ),
     "pairs": (
         "fp32",
         "pair_gradients",
-        [
-            Rows(64, 64, 4),
-            Rows(64, 64, 4, 1, 1, 1, 128),
-            Rows(32, 64, 4),
-            Rows(128, 64, 8),
-            Rows(128, 64, 4),
-            Rows(64, 32, 4),
-            Rows(64, 32, 2),
-            Rows(32, 64, 2),
-        ],
+        [Rows(64, 64, 4, registers=128), Rows(64, 64, 4), Rows(32, 64, 4), Rows(32, 64, 2, registers=128)],
     ),
-    "features": (
+    "forward_series": (
         "bf16",
-        "feature_gradients",
-        [
-            Rows(128, 64, 8, 64, 1, 3),
-            Rows(128, 64, 8, 64, 1, 4),
-            Rows(128, 64, 8, 64, 2, 3),
-            Rows(128, 64, 4, 64, 1, 3),
-            Rows(64, 64, 4, 64, 1, 4),
-            Rows(64, 64, 4, 64, 2, 3),
-            Rows(64, 64, 8, 64, 2, 3),
-        ],
+        "forward",
+        [Tiles(128, 256, 64, 8, 3), Tiles(128, 128, 64, 8, 3), Tiles(128, 128, 128, 8, 3)],
     ),
+    "scores_series": ("bf16", "score_gradients", [Tiles(128, 64, 64, 4, 3), Tiles(128, 128, 64, 8, 3)]),
+    "features": ("bf16", "feature_gradients", [Rows(128, 64, 8, 64, 1, 4), Rows(128, 64, 8, 64, 1, 3)]),
 }
 
 
 # --- problems and peers ---
 
 
-def make(dtype: str, heads: int = HEADS, n: int = N, mask: Any = None) -> tuple[Problem, Tensor]:
+def make(
+    dtype: str, heads: int = HEADS, n: int = N, mask: Any = None, d: int = D, queries: int | None = None
+) -> tuple[Problem, Tensor]:
     """Fresh numbers for every call, and a gradient of the context."""
-    kind = DTYPES[dtype]
+    kind, queries = DTYPES[dtype], n if queries is None else queries
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, device="cuda").to(kind)
 
-    a, b, w = draw(1, heads, n, D), draw(1, heads, n, D), draw(1, heads, D)
-    v, grad = draw(1, heads, n, D), draw(1, heads, n, D)
-    return Problem(Terms((TanhTerm(a, w, b),)), v, heads, n, mask), grad
+    a, b, w = draw(1, heads, queries, d), draw(1, heads, n, d), draw(1, heads, d)
+    v, grad = draw(1, heads, n, d), draw(1, heads, queries, d)
+    return Problem(Terms((TanhTerm(a, w, b),)), v, heads, queries, mask), grad
 
 
 def textbook(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
@@ -205,12 +162,16 @@ def say(text: str) -> None:
 
 
 def step(name: str, f: Callable[[], Any]) -> Any:
+    if time.perf_counter() - BEGAN > LAST_START:
+        SUMMARY.append(f"left out for lack of time: {name}")
+        return None
     say(name)
     try:
         RESULTS[name] = f()
     except Exception as error:
         RESULTS[name] = {"failed": f"{type(error).__name__}: {error}"[:600]}
         say(f"  FAILED {type(error).__name__}: {str(error)[:300]}")
+        SUMMARY.append(f"FAILED {name}: {type(error).__name__} {str(error)[:120]}")
         traceback.print_exc(limit=-3)
         return None
     finally:
@@ -223,6 +184,13 @@ def bench(f: Callable[[], Any], rep: int = 100) -> float:
     import triton
 
     return float(triton.testing.do_bench(f, warmup=20, rep=rep, return_mode="median"))
+
+
+def replayed(f: Callable[[], Any]) -> float:
+    """The same as a CUDA graph: what the GPU needs, with no host in between."""
+    import triton
+
+    return float(triton.testing.do_bench_cudagraph(f, rep=60, return_mode="median"))
 
 
 def peak(f: Callable[[], Any]) -> float:
@@ -266,8 +234,8 @@ def recorded(f: Callable[[], Any]) -> list[tuple[str, dict[str, Any], Callable[[
     return recorder.launches
 
 
-def calls(dtype: str, config: Config | None) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    p, grad = make(dtype)
+def calls(dtype: str, config: Config | None, **shape: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    p, grad = make(dtype, **shape)
     kernel = TritonAdditive(config)
     out, lse = kernel.forward(p)
     return lambda: kernel.forward(p), lambda: kernel.backward(p, out, lse, grad)
@@ -309,21 +277,30 @@ def run_job(field: str, candidate: Tiles | Rows) -> list[tuple[str, dict[str, An
     return [x for x in launches if x[0] == kernel and x[1].get("SERIES", series) == series]
 
 
-def warm(share: int, shares: int) -> None:
-    """Compile a share of all candidates."""
-    for i, (field, candidate) in enumerate(jobs()):
+def warm(share: int, shares: int, swept: bool) -> None:
+    """Compile a share of all that will run."""
+    tasks: list[tuple[str, Callable[[], Any]]] = [
+        (f"torch.compile {dtype}", lambda dtype=dtype: compiled(dtype)) for dtype in ("fp32", "bf16")
+    ]
+    for dtype in DTYPES:
+        for d in (D, *(d for d in DIMS if d != D and dtype != "fp16")):
+            for k in (0, 1):
+                tasks.append((f"{dtype} {d}", lambda dtype=dtype, d=d, k=k: calls(dtype, None, heads=1, d=d)[k]()))
+    if swept:
+        tasks += [(f"{field} {x}", lambda field=field, x=x: run_job(field, x)) for field, x in jobs()]
+    for i, (name, task) in enumerate(tasks):
         if i % shares == share:
             try:
-                run_job(field, candidate)
+                task()
             except Exception as error:
-                print(f"  {field} {candidate}: {type(error).__name__} {str(error)[:100]}", flush=True)
+                print(f"  {name}: {type(error).__name__} {str(error)[:100]}", flush=True)
 
 
-def compile_all() -> None:
-    processes = max(2, min(12, (os.cpu_count() or 4) - 3))
+def compile_all(swept: bool) -> None:
+    processes = max(2, min(14, (os.cpu_count() or 4) - 2))
     command = [sys.executable, str(Path(__file__).resolve()), "--warm"]
-    children = [subprocess.Popen([*command, f"{i}/{processes}"]) for i in range(processes)]
-    deadline = time.perf_counter() + 120
+    children = [subprocess.Popen([*command, f"{i}/{processes}/{int(swept)}"]) for i in range(processes)]
+    deadline = time.perf_counter() + 90
     for child in children:
         try:
             child.wait(timeout=max(1.0, deadline - time.perf_counter()))
@@ -389,6 +366,8 @@ def ours(dtype: str, config: Config | None) -> dict[str, float]:
         "forward": bench(forward),
         "forward again": bench(forward),
         "backward": bench(backward),
+        "forward graph": replayed(forward),
+        "backward graph": replayed(backward),
         "forward through the operator": bench(lambda: _op.run(fused.NAME, p)),
         "forward GiB": peak(forward),
         "backward GiB": peak(backward),
@@ -454,24 +433,102 @@ def terms(config: Config | None) -> dict[str, Any]:
     return rows
 
 
-def long(dtype: str, config: Config | None) -> dict[str, float]:
-    p, grad = make(dtype, 1, LONG)
-    kernel = TritonAdditive(config)
-    results: list[Any] = []
+def once(f: Callable[[], Any]) -> float:
+    """Milliseconds of one call."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    f()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)
 
-    def timed(f: Callable[[], Any]) -> float:
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        results.append(f())
-        torch.cuda.synchronize()
-        return 1e3 * (time.perf_counter() - start)
 
-    rows = {"forward GiB": peak(lambda: kernel.forward(p)), "forward": timed(lambda: kernel.forward(p))}
-    out, lse = results[-1]
-    rows["backward"] = timed(lambda: kernel.backward(p, out, lse, grad))  # compiles once for the number of shares
-    rows["backward GiB"] = peak(lambda: results.append(timed(lambda: kernel.backward(p, out, lse, grad))))
-    rows["backward"] = min(rows["backward"], results[-1])
+def measured(dtype: str, config: Config | None, **shape: Any) -> dict[str, float]:
+    forward, backward = calls(dtype, config, **shape)
+    rows = {}
+    for name, f in (("forward", forward), ("backward", backward)):
+        rows[f"{name} GiB"] = peak(f)
+        first = once(f)
+        rows[name] = bench(f, 60) if first < 40 else min(first, once(f))
     return rows
+
+
+def exponent(x: tuple[int, ...], y: list[float]) -> float:
+    """k of y ~ x^k, by least squares of the logarithms of the larger half."""
+    pairs = [(math.log(a), math.log(b)) for a, b in zip(x, y, strict=True)][len(x) // 2 - 1 :]
+    mean_x, mean_y = (sum(p[i] for p in pairs) / len(pairs) for i in (0, 1))
+    return sum((a - mean_x) * (b - mean_y) for a, b in pairs) / sum((a - mean_x) ** 2 for a, _ in pairs)
+
+
+def grown(dtype: str, config: Config | None, name: str, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Time and memory over n or d."""
+    rows = {str(size): measured(dtype, config if name == "n" else None, **{name: size}) for size in sizes}
+    fits = {key: exponent(sizes, [row[key] for row in rows.values()]) for key in rows[str(sizes[0])]}
+    for size, row in rows.items():
+        say(f"    {name} {size:>6s}: " + "  ".join(f"{k} {v:.3f}" for k, v in row.items()))
+    SUMMARY.append(f"{dtype} grows with {name} as " + "  ".join(f"{k} {name}^{v:.2f}" for k, v in fits.items()))
+    return {"rows": rows, "exponents": fits}
+
+
+def long(dtype: str, config: Config | None) -> dict[str, float]:
+    rows = measured(dtype, config, heads=1, n=LONG)
+    SUMMARY.append(f"{dtype} one head, n {LONG}: " + "  ".join(f"{k} {v:.2f}" for k, v in rows.items()))
+    return rows
+
+
+def decode(dtype: str) -> dict[str, float]:
+    """One query against a long cache, and the same as a dot product."""
+    p, _ = make(dtype, n=CACHE, queries=1)
+    (term,) = p.terms.tanhs
+    assert term.b is not None
+    exact = reference(p, torch.zeros_like(p.v[:, :, :1]), 0, torch.float64)[0]
+    out, _ = TritonAdditive().forward(p)
+    limit = 1e3 * (term.b.nbytes + p.v.nbytes) / BANDWIDTH
+    dot_ms = bench(lambda: F.scaled_dot_product_attention(term.a, term.b, p.v))
+    rows = {
+        "ms": bench(lambda: TritonAdditive().forward(p)),
+        "limit": limit,
+        "dot": dot_ms,
+        "error": distance(out[:, 0], exact),
+    }
+    SUMMARY.append(
+        f"{dtype} decode, 1 query, {HEADS} heads, n {CACHE}: {rows['ms']:.4f} ms  memory alone {limit:.4f} = "
+        f"{rows['ms'] / limit:.2f}x  SDPA dot {dot_ms:.4f}  error {rows['error']:.1e}"
+    )
+    return rows
+
+
+def host(dtype: str) -> dict[str, float]:
+    """Launches of our kernels and of all kernels, and the host's time per call where the GPU has little to do."""
+    rows: dict[str, float] = {}
+    p, _ = make(dtype, n=64)
+    both = calls(dtype, None, n=64)
+    for name, f in zip(("forward", "backward"), both, strict=True):
+        rows[f"{name} launches of ours"] = len(recorded(f))
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as found:
+            f()
+            torch.cuda.synchronize()
+        rows[f"{name} launches"] = sum(e.count for e in found.key_averages() if e.device_type.name == "CUDA")
+    for name, f in (("forward", both[0]), ("backward", both[1]), ("operator", lambda: _op.run(fused.NAME, p))):
+        once(f)
+        rows[f"{name} host ms"] = once(lambda f=f: [f() for _ in range(50)]) / 50
+    SUMMARY.append(f"{dtype} host: " + "  ".join(f"{k} {v:.3g}" for k, v in rows.items()))
+    return rows
+
+
+def limits(dtype: str, rows: dict[str, Any] | None) -> None:
+    """What the arithmetic alone would take."""
+    pairs = HEADS * N * N * D
+    lanes = 128 * torch.cuda.get_device_properties(0).multi_processor_count
+    ms = 1e3 * OPERATIONS * pairs / (lanes * CLOCK)
+    if dtype != "fp32":
+        p, _ = make(dtype)
+        terms_used = int(fused._Given(p, fused.configure(p), fused.configure(p).forward_exact).params[0].item())
+        ms = 1e3 * (4 * terms_used + 4) * pairs / 790e12
+    ours_ms = (rows or {}).get("forward")
+    ratio = f" = ours / {ours_ms / ms:.2f}" if ours_ms else ""
+    SUMMARY.append(f"{dtype} forward, arithmetic alone: {ms:.3f} ms{ratio}")
+    RESULTS[f"limit {dtype}"] = ms
 
 
 def causal(dtype: str, config: Config | None) -> dict[str, float]:
@@ -498,15 +555,36 @@ def line(name: str, what: str, ms: float | None, peers: dict[str, float | None])
     SUMMARY.append(f"{name:6s} {what:9s} {ms:8.4f} ms   {ratios}")
 
 
+def measure(config: Config | None) -> None:
+    for dtype in DTYPES:
+        rows = step(f"ours {dtype}", lambda: ours(dtype, config))
+        step(f"limit {dtype}", lambda: limits(dtype, rows))
+        step(f"dot {dtype}", lambda: dot(dtype))
+        step(f"eager {dtype}", lambda: eager(dtype))
+    for dtype in ("fp32", "bf16"):
+        step(f"compiled {dtype}", lambda: compiled(dtype))
+        step(f"decode {dtype}", lambda: decode(dtype))
+        step(f"long {dtype}", lambda: long(dtype, config))
+        step(f"over n, {dtype}", lambda: grown(dtype, config, "n", LENGTHS))
+        step(f"over d, {dtype}", lambda: grown(dtype, config, "d", DIMS))
+        step(f"profile {dtype}", lambda: profile(dtype, config))
+        step(f"host {dtype}", lambda: host(dtype))
+        step(f"causal {dtype}", lambda: causal(dtype, config))
+    step("wide fp32", lambda: wide("fp32", config))
+    step("terms", lambda: terms(config))
+
+
 def main() -> None:
+    default = Path(__file__).resolve().parent / "results" / "h200-additive.json"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="also write all figures here, as JSON")
+    parser.add_argument("out", nargs="?", type=Path, default=default, help="where all figures go, as JSON")
     parser.add_argument("--no-sweep", action="store_true", help="only the block sizes that would be chosen")
     parser.add_argument("--warm", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.manual_seed(time.time_ns() % 2**31)
     if args.warm:
-        warm(*map(int, args.warm.split("/")))
+        share, shares, swept = map(int, args.warm.split("/"))
+        warm(share, shares, bool(swept))
         return
     import triton
 
@@ -519,41 +597,29 @@ def main() -> None:
     }
     RESULTS["machine"] = machine
     say(str(machine))
-    if not args.no_sweep:
-        step("compile candidates", compile_all)
+    step("compile", lambda: compile_all(not args.no_sweep))
     for dtype in DTYPES:
         step(f"correct {dtype}", lambda: check(dtype, None))
-    config: Config | None = None
-    if not args.no_sweep:
-        best = step("sweep", sweep)
-        if best:
-            config = best_config(best)
-            RESULTS["best"] = str(config)
-            RESULTS["sweep"] = None
-            SUMMARY.clear()
-            for dtype in DTYPES:
-                if step(f"correct {dtype}, best blocks", lambda: check(dtype, config)) is None:
-                    config = None
-                    break
-    for dtype in DTYPES:
-        step(f"ours {dtype}", lambda: ours(dtype, config))
-        step(f"dot {dtype}", lambda: dot(dtype))
-    for dtype in ("fp32", "bf16"):
-        step(f"profile {dtype}", lambda: profile(dtype, config))
-        step(f"eager {dtype}", lambda: eager(dtype))
-    step("terms", lambda: terms(config))
-    for dtype in ("fp32", "bf16"):
-        step(f"long {dtype}", lambda: long(dtype, config))
-        step(f"causal {dtype}", lambda: causal(dtype, config))
-        step(f"wide {dtype}", lambda: wide(dtype, config))
-    for dtype in ("fp32", "bf16"):
-        if time.perf_counter() - BEGAN < 200:
-            step(f"compiled {dtype}", lambda: compiled(dtype))
+    config = None if args.no_sweep else tuned()
+    measure(config)
     report()
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(RESULTS, indent=1, default=str))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps({**RESULTS, "summary": SUMMARY}, indent=1, default=str) + "\n")
     print(f"\n{machine['gpu']}, {HEADS} heads, n {N}, d {D}; times over ours\n" + "\n".join(SUMMARY), flush=True)
+
+
+def tuned() -> Config | None:
+    """The fastest block sizes, if results are right with these too."""
+    best = step("sweep", sweep)
+    if not best:
+        return None
+    config = best_config(best)
+    SUMMARY.append(f"best blocks: {config}")
+    RESULTS["sweep"], RESULTS["best"] = None, str(config)
+    for dtype in DTYPES:
+        if step(f"correct {dtype}, best blocks", lambda: check(dtype, config)) is None:
+            return None
+    return config
 
 
 def report() -> None:
@@ -561,31 +627,21 @@ def report() -> None:
         rows = RESULTS.get(step_name)
         return rows.get(key) if isinstance(rows, dict) else None
 
-    for dtype in ("fp32", "bf16"):
-        rows = {k: value(f"long {dtype}", k) for k in ("forward", "forward GiB", "backward", "backward GiB")}
-        text = "  ".join(f"{k} {v:.2f}" if v is not None else f"{k} failed" for k, v in rows.items())
-        SUMMARY.append(f"{dtype} one head, n {LONG}: {text}")
-        extra = {k: value(f"{k} {dtype}", "forward") for k in ("causal", "wide")}
-        text = "  ".join(f"{k} forward {v:.3f}" if v is not None else f"{k} failed" for k, v in extra.items())
-        back = value(f"causal {dtype}", "backward")
-        SUMMARY.append(f"{dtype}: {text}" + (f"  causal backward {back:.3f}" if back is not None else ""))
     for dtype in DTYPES:
-        gib = {k: value(f"{w} {dtype}", f"{k} GiB") for k in ("forward", "backward") for w in ("ours",)}
-        theirs = {k: value(f"eager {dtype}", f"{k} GiB") for k in ("forward", "backward")}
-        text = "  ".join(
-            f"{k} {gib[k]:.2f} GiB" + (f" (eager {theirs[k]:.1f})" if theirs[k] is not None else "")
-            for k in gib
-            if gib[k] is not None
-        )
-        SUMMARY.append(f"{dtype} peak memory: {text}")
+        memory = {f"{k} GiB": value(f"{who} {dtype}", f"{k} GiB") for who in ("ours",) for k in ("forward", "backward")}
+        theirs = {f"{k} GiB": value(f"eager {dtype}", f"{k} GiB") for k in ("forward", "backward")}
         through = value(f"ours {dtype}", "forward through the operator")
-        if through is not None:
-            SUMMARY.append(f"{dtype} forward through the operator: {through:.4f} ms")
+        text = "  ".join(f"{k} {v:.2f} (eager {theirs[k] or math.nan:.1f})" for k, v in memory.items() if v is not None)
+        SUMMARY.append(f"{dtype} {text}  through the operator {through or math.nan:.3f} ms")
+    for name, key in (("causal fp32", "forward"), ("causal bf16", "forward"), ("wide fp32", "forward")):
+        SUMMARY.append(f"{name} {key} {value(name, key) or math.nan:.3f} ms")
     for dtype in DTYPES:
-        base = "bf16" if dtype == "fp16" else dtype
         for what in ("forward", "backward"):
-            peers = {peer: value(f"{peer} {base}", what) for peer in ("eager", "compiled")}
-            line(dtype, what, value(f"ours {dtype}", what), {**peers, "SDPA dot": value(f"dot {dtype}", what)})
+            peers = {"eager": value(f"eager {dtype}", what), "compiled": value(f"compiled {dtype}", what)}
+            peers |= {"eager bf16": value("eager bf16", what)} if dtype == "fp16" else {}
+            peers["SDPA dot"] = value(f"dot {dtype}", what)
+            line(dtype, what, value(f"ours {dtype}", what), peers)
+            line(dtype, f"{what} graph", value(f"ours {dtype}", f"{what} graph"), peers)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Relative position on a GPU: right first, then how fast, against FlexAttention, SDPA's dot product and the textbook.
 
-    python benchmarks/gpu_offset.py --out out/gpu_offset.json [--quick] [--only warm,speed,flex,sweep,overhead,...]
+    python3 benchmarks/gpu_offset.py [--out results.json] [--only warm,speed,flex,lengths,decode,...] [--limit seconds]
 
-Every variant is checked against the textbook in float64, on inputs drawn afresh, before anything is timed; that and all
-compiling is done by several processes at once ("warm"). Times are medians of ``triton.testing.do_bench`` in
+It takes about two minutes: after ``--limit`` seconds no further piece begins, and one that fails is reported and left
+out. Every score is checked against the textbook in float64, on inputs drawn afresh, before anything is timed; that and
+all compiling is done by several processes at once ("warm"). Times are medians of ``triton.testing.do_bench`` in
 milliseconds: "fwd" is the forward pass without gradients, "bwd" the backward pass alone. Ratios are within one run.
 "kernel" is our operator alone, "attend" the whole call with the score's own projections (Shaw: q·r and, in the backward
 pass, its two gradients), which is what a model pays; FlexAttention is given the finished table, as the operator is.
@@ -38,7 +39,7 @@ from regard.kernels import triton_offset
 from regard.kernels.triton_offset import Config
 from regard.mask import Causal, Mask
 from regard.score import ALiBi, Dot, Location, Relative, Score, T5Bias
-from regard.terms import OffsetTerm, Problem
+from regard.terms import Keys, OffsetTerm, Problem
 
 DEVICE = "cuda"
 BATCH, HEADS, LENGTH, DIM = 4, 16, 4096, 64
@@ -50,7 +51,9 @@ SCORES: dict[str, Callable[[], Score]] = {
     "location 16": lambda: Location(DIM, 16, scale=DIM**-0.5),
     "shaw+values 16": lambda: Relative(DIM, 16, values=True),
 }
-FLEX = [name for name in SCORES if "values" not in name]  # it cannot say a value term
+FLEX = ["shaw 16", "t5 128", "alibi"]  # of these FlexAttention is timed as well; it cannot say a value term
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+MEMORY = 4.0e12  # bytes per second that an H200 can be made to read
 SWEEP = {
     "forward": [
         Config(128, 128, 8, 3), Config(128, 128, 8, 2), Config(128, 64, 4, 3), Config(128, 64, 4, 2),
@@ -68,11 +71,13 @@ SWEEP = {
         Config(64, 128, 4, 2),
     ],
 }  # fmt: skip
-SWEEP_TASKS = 10  # processes among which the sweep's compiling is divided
+SWEEP_TASKS = 6  # processes among which the sweep's compiling is divided
 
-RESULTS: dict[str, Any] = {"machine": {}, "checks": [], "rows": [], "sweep": [], "overhead": [], "errors": []}
+RESULTS: dict[str, Any] = {
+    "machine": {}, "checks": [], "rows": [], "lengths": [], "exponents": {}, "decode": [], "sweep": [], "errors": [],
+}  # fmt: skip
 START = time.time()
-LIMIT = 170.0
+LIMIT = 125.0
 
 
 def say(*words: object) -> None:
@@ -129,6 +134,14 @@ def problem_of(score: Score, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None)
     return choice.problem
 
 
+def alone(problem: Problem) -> tuple[Problem, Tensor]:
+    """The problem with a table of its own, so that the score's projections are not part of it."""
+    (offset,) = problem.terms.offsets
+    table = offset.table.detach().requires_grad_()
+    terms = tuple(replace(t, table=table) if t is offset else t for t in problem.terms.terms)
+    return replace(problem, terms=replace(problem.terms, terms=terms)), table
+
+
 # --- right ---
 
 
@@ -182,13 +195,12 @@ def check(name: str, causal: bool, dtype: torch.dtype, n: int) -> dict[str, Any]
 # --- many processes: checks, and compiling ahead of timing ---
 
 
-def tasks(quick: bool) -> list[str]:
+def tasks() -> list[str]:
     """The slowest first."""
-    flex = [f"flex:{name}:{causal}" for name in ("dot", *FLEX) for causal in ((0,) if quick else (0, 1))]
-    half = [f"check:{name}:{causal}:bfloat16:1024" for name in SCORES for causal in (0, 1)]
-    rest = [f"check:{name}:1:{kind}" for name in SCORES for kind in ("float16:777", "float32:500")]
-    long = ["check:shaw 16:0:bfloat16:2048", "check:shaw 128:1:bfloat16:2048"]
-    return [*flex, *(f"sweep:{i}" for i in range(SWEEP_TASKS)), *half, *long, *([] if quick else rest)]
+    flex = [f"flex:{name}:{causal}" for name in ("dot", *FLEX) for causal in (0, 1)]
+    half = [f"check:{name}:1:bfloat16:1024" for name in SCORES]
+    rest = ["check:shaw 16:0:bfloat16:2048", "check:shaw 16:1:float16:777", "check:shaw 16:1:float32:500"]
+    return [*flex, *half, *rest, *(f"sweep:{i}" for i in range(SWEEP_TASKS))]
 
 
 def work(task: str) -> dict[str, Any]:
@@ -209,18 +221,18 @@ def work(task: str) -> dict[str, Any]:
     return {"done": task}
 
 
-def warm(quick: bool) -> None:
+def warm() -> None:
     count = max(min(14, (os.cpu_count() or 4) - 2), 2)
     say(f"checking and compiling in {count} processes")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(count) as pool:
-        results = [pool.submit(start, task, Path(folder) / f"{i}.json") for i, task in enumerate(tasks(quick))]
+        results = [pool.submit(start, task, Path(folder) / f"{i}.json") for i, task in enumerate(tasks())]
         for future in results:
             attempt("warm", lambda: record(*future.result()))
 
 
 def start(task: str, path: Path) -> tuple[str, Path, str]:
     command = [sys.executable, __file__, "--worker", task, "--out", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     return task, path, done.stderr
 
 
@@ -264,11 +276,7 @@ def ours(name: str, causal: bool) -> None:
         return regard.attend(q, k, v, score=score, mask=mask)
 
     attempt(f"attend {name}", lambda: timed(f"attend {name}", causal, attend, everything, grad))
-    problem = problem_of(score, q, k, v, mask)
-    (offset,) = problem.terms.offsets
-    table = offset.table.detach().requires_grad_()
-    terms = tuple(replace(t, table=table) if t is offset else t for t in problem.terms.terms)
-    problem = replace(problem, terms=replace(problem.terms, terms=terms))
+    problem, table = alone(problem_of(score, q, k, v, mask))
 
     def kernel() -> Tensor:
         return triton_offset.run(problem)[0]
@@ -331,9 +339,9 @@ def score_mod_of(name: str, q: Tensor, leaves: list[Tensor]) -> Callable[..., An
     return lambda e, b, h, i, j: e + per_query[b, h, i, (j - i).clamp(-reach, reach) + reach]
 
 
-def flexes(quick: bool) -> None:
-    for name in ("dot", *FLEX):
-        for causal in (False,) if quick else (False, True):
+def flexes() -> None:
+    for causal in (False, True):
+        for name in ("dot", *FLEX):
             if late():
                 say(f"flex {name}: left out, time is up")
                 continue
@@ -355,17 +363,81 @@ def eager(n: int = 1024) -> None:
             attempt(title, lambda: timed(title, False, f, everything, grad))
 
 
+def lengths() -> None:
+    """One batch item: how time and memory grow with the length, the kernel alone and the whole call."""
+    for name in ("SDPA dot", "attend shaw 16", "kernel shaw 16"):
+        for n in LENGTHS:
+            attempt(f"{name} n={n}", lambda: length(name, n))
+        rows = [r for r in RESULTS["lengths"] if r["what"] == name and r["n"] >= 2048]
+        fits = {key: exponent([r["n"] for r in rows], [r[key] for r in rows]) for key in ("fwd", "bwd", "both_bytes")}
+        RESULTS["exponents"][name] = fits
+        say(f"{name}: grows as n to the power of", fits)
+
+
+def length(name: str, n: int) -> None:
+    score = ready(Relative(DIM, 16))
+    q, k, v, grad = inputs(1, HEADS, n)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    run: Callable[[], Tensor] = lambda: F.scaled_dot_product_attention(q, k, v)  # noqa: E731
+    if name.startswith("attend"):
+        run = lambda: regard.attend(q, k, v, score=score)  # noqa: E731
+    elif name.startswith("kernel"):
+        problem, table = alone(problem_of(score, q, k, v, None))
+        leaves.append(table)
+        run = lambda: triton_offset.run(problem)[0]  # noqa: E731
+    with torch.no_grad():
+        forward, host = bench(run), host_us(run)
+    both = peak_bytes(lambda: torch.autograd.grad(run(), leaves, grad))
+    out = run()
+    backward = bench(lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True))
+    row = {"what": name, "n": n, "fwd": forward, "bwd": backward, "both_bytes": both, "host_us": host}
+    RESULTS["lengths"].append(row)
+    say(f"{name:16s} n={n:6d} fwd {forward:.4f} bwd {backward:.4f} ms, {both / 2**20:.1f} MiB, host {host:.0f} µs")
+
+
+def host_us(f: Callable[[], Any], count: int = 50) -> float:
+    """What a call costs before the GPU has anything to do."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        f()
+    spent = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    return 1e6 * spent / count
+
+
+def exponent(xs: list[int], ys: list[float]) -> float:
+    """Least squares of log y against log x."""
+    lx, ly = (torch.tensor(z, dtype=torch.float64).log() for z in (xs, ys))
+    lx, ly = lx - lx.mean(), ly - ly.mean()
+    return round(float((lx * ly).sum() / lx.square().sum()), 3)
+
+
 def decode() -> None:
-    """One query against a long cache: how near the speed of memory."""
-    for batch, n in ((8, 32768), (1, 131072)):
+    """One query against a long cache; the floor is reading keys and values once at MEMORY bytes per second."""
+    for batch, n in ((1, 65536), (8, 32768)):
         q, k, v, _ = inputs(batch, HEADS, n, DIM)
         q, score = q[:, :, :1], ready(Relative(DIM, 16))
-        with torch.no_grad():
-            ms = bench(lambda: regard.attend(q, k, v, score=score, offset=n - 1))
-            peer = bench(lambda: F.scaled_dot_product_attention(q, k, v))
-        rate = 2 * k.numel() * 2 / ms / 1e9
-        RESULTS["rows"].append({"what": f"decode shaw {batch}x{HEADS} n={n}", "ms": ms, "sdpa": peer, "TB/s": rate})
-        say(f"decode, {batch}x{HEADS} heads, {n} keys: {ms:.4f} ms = {rate:.2f} TB/s; SDPA's dot {peer:.4f} ms")
+        cache = Keys(score.keys(k).tensors, trusted=True)
+        calls: dict[str, Callable[[], Any]] = {
+            "SDPA dot": lambda: F.scaled_dot_product_attention(q, k, v),
+            "shaw 16": lambda: regard.attend(q, k, v, score=score, offset=n - 1),
+            "shaw 16, causal, guarded": lambda: regard.attend(q, k, v, score=score, offset=n - 1, mask=Causal()),
+            "shaw 16, causal, cached keys": lambda: regard.attend(
+                q, cache, v, score=score, offset=n - 1, mask=Causal()
+            ),
+        }
+        size = 2 * k.numel() * k.element_size()
+        floor = 1e3 * size / MEMORY
+        for name, call in calls.items():
+            attempt(f"decode {name}", lambda: decode_row(f"{name}, {batch}x{HEADS} heads, {n} keys", call, size, floor))
+
+
+def decode_row(name: str, call: Callable[[], Any], size: int, floor: float) -> None:
+    with torch.no_grad():
+        ms = bench(call)
+    RESULTS["decode"].append({"what": name, "ms": ms, "floor_ms": floor, "TB/s": size / ms / 1e9})
+    say(f"decode {name}: {ms:.4f} ms, {ms / floor:.2f} of the floor, {size / ms / 1e9:.2f} TB/s")
 
 
 def float32() -> None:
@@ -412,19 +484,16 @@ def launches(name: str, causal: bool, batch: int = BATCH, n: int = LENGTH) -> di
     }
 
 
-def sweep(quick: bool) -> None:
-    for name in ["shaw 16"] if quick else ["shaw 16", "shaw 128"]:
-        for causal in (False, True):
-            runs = launches(name, causal)
-            problem = runs.pop("default")(SWEEP["forward"][0])
-            for kernel, configs in SWEEP.items():
-                if late():
-                    say(f"sweep {name} {kernel}: left out, time is up")
-                    continue
-                times = {
-                    c: attempt(f"sweep {kernel} {c}", lambda: bench(lambda: runs[kernel](c), 5, 20)) for c in configs
-                }
-                note_sweep(name, causal, kernel, {c: ms for c, ms in times.items() if ms is not None}, problem)
+def sweep() -> None:
+    for causal in (False, True):
+        runs = launches("shaw 16", causal)
+        problem = runs.pop("default")(SWEEP["forward"][0])
+        for kernel, configs in SWEEP.items():
+            if late():
+                say(f"sweep {kernel}: left out, time is up")
+                continue
+            times = {c: attempt(f"sweep {kernel} {c}", lambda: bench(lambda: runs[kernel](c), 5, 20)) for c in configs}
+            note_sweep("shaw 16", causal, kernel, {c: ms for c, ms in times.items() if ms is not None}, problem)
 
 
 def note_sweep(name: str, causal: bool, kernel: str, times: dict[Config, float], problem: Problem) -> None:
@@ -439,36 +508,6 @@ def note_sweep(name: str, causal: bool, kernel: str, times: dict[Config, float],
 
 def label(c: Config) -> str:
     return f"{c.q}x{c.k}w{c.warps}s{c.stages}" + ("" if c.registers is None else f"r{c.registers}")
-
-
-# --- overhead ---
-
-SHAPES = ((4, 16, 4096, 64), (4, 16, 1024, 64), (2, 16, 8192, 128), (8, 8, 512, 64), (1, 16, 128, 64))
-
-
-def overhead() -> None:
-    """A dot product through regard.attend against PyTorch's own: the ratio should be 1."""
-    for shape in SHAPES:
-        q, k, v, grad = inputs(*shape)
-        leaves = [x.requires_grad_() for x in (q, k, v)]
-        for causal in (False, True):
-            mask = Causal() if causal else None
-            contenders: dict[str, Callable[[], Tensor]] = {
-                "sdpa": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
-                "regard": lambda: regard.attend(q, k, v, mask=mask),
-            }
-            times: dict[str, float] = {}
-            with torch.no_grad():
-                for _ in range(2):  # in turn, and the better counts: the first may warm the card
-                    for name, f in contenders.items():
-                        times[name] = min(times.get(name, 1e9), bench(f))
-            for name, f in contenders.items():
-                out = f()
-                times[f"{name}_bwd"] = bench(lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True))
-            fwd, bwd = times["sdpa"] / times["regard"], times["sdpa_bwd"] / times["regard_bwd"]
-            RESULTS["overhead"].append({"shape": shape, "causal": causal, **times, "fwd": fwd, "bwd": bwd})
-            ours = f"regard/SDPA speed {fwd:.3f} fwd {bwd:.3f} bwd"
-            say(f"dot {shape} causal={causal}: SDPA {times['sdpa']:.4f} ms, {ours}")
 
 
 # --- the table ---
@@ -494,16 +533,18 @@ def table() -> None:
             print(
                 f"{r['what']:28s} attend is {ratio(r, peer)} times faster (fwd / bwd); eager takes {more:.1f}× memory"
             )
-        elif r["what"].startswith("decode"):
-            print(f"{r['what']:28s} {r['ms']:.4f} ms, {r['TB/s']:.2f} TB/s; SDPA's dot {r['sdpa']:.4f} ms")
         elif r["what"].startswith("float32"):
             print(f"{r['what']:28s} fwd {r['fwd']:.3f} bwd {r['bwd']:.3f} ms")
     for s in RESULTS["sweep"]:
         default = "-" if s["default_ms"] is None else f"{s['default_ms']:.3f}"
         best = f"{label(Config(*s['best']))} {s['ms']:.3f} ms (default {default})"
         print(f"best {s['kernel']:8s} {s['what']:9s} causal={s['causal']!s:5}: {best}")
-    for o in RESULTS["overhead"]:
-        print(f"dot {o['shape']} causal={o['causal']!s:5} regard/SDPA speed {o['fwd']:.3f} fwd {o['bwd']:.3f} bwd")
+    for r in RESULTS["lengths"]:
+        size = f"{r['both_bytes'] / 2**20:.1f} MiB, host {r['host_us']:.0f} µs"
+        print(f"{r['what']:16s} n={r['n']:6d} fwd {r['fwd']:8.4f} bwd {r['bwd']:8.4f} ms, {size}")
+    print("exponents of n:", RESULTS["exponents"])
+    for r in RESULTS["decode"]:
+        print(f"decode {r['what']}: {r['ms']:.4f} ms, floor {r['floor_ms']:.4f}, {r['TB/s']:.2f} TB/s")
     wrong = [c for c in RESULTS["checks"] if not c["right"]]
     print(f"checks: {len(RESULTS['checks']) - len(wrong)} right, {len(wrong)} wrong; errors: {len(RESULTS['errors'])}")
     for c in wrong:
@@ -523,17 +564,16 @@ def main() -> None:
     global LIMIT
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts: dict[str, Callable[[], None]] = {
-        "warm": lambda: warm(args.quick),
+        "warm": warm,
         "speed": speed,
-        "overhead": overhead,
         "decode": decode,
-        "flex": lambda: flexes(args.quick),
-        "sweep": lambda: sweep(args.quick),
-        "eager": eager,
+        "lengths": lengths,
+        "flex": flexes,
+        "sweep": sweep,
         "float32": float32,
+        "eager": eager,
     }
-    parser.add_argument("--out", type=Path, default=Path("out/gpu_offset.json"))
-    parser.add_argument("--quick", action="store_true", help="fewer checks, one sweep, FlexAttention without a mask")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/<gpu>-offset.json")
     parser.add_argument("--only", default=",".join(parts), help="which parts to run, in that order")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds after which no further part begins")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -544,6 +584,8 @@ def main() -> None:
         return
     import triton
 
+    gpu = torch.cuda.get_device_name().split()[-1].lower()
+    path = args.out or Path(__file__).parent / "results" / f"{gpu}-offset.json"
     RESULTS["machine"] = {
         "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "cuda": torch.version.cuda, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"),
@@ -556,8 +598,8 @@ def main() -> None:
             else:
                 attempt(part, parts[part])
     finally:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(RESULTS, indent=1, default=str))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(RESULTS, indent=1, default=str) + "\n")
         table()
 
 

@@ -1,12 +1,13 @@
 """Speed and memory on a CPU as ratios against named peers, measured side by side in one run. `make bench` runs it.
 
-Peers: PyTorch's scaled_dot_product_attention (the same shape, a dot product), the textbook formula in eager PyTorch,
-torch.compile of that, Keras' AdditiveAttention on its torch backend, and the limit: the multiplications that cannot be
-saved, or the bytes that must be read, at the rate this machine shows for a large matrix product or copy. Every row
-times all its contenders in turn, several rounds, and reports medians; the ratio is the peer's time over regard's, so
-more than 1 is faster than the peer (and the limit's ratio is the share of it that is reached).
+Peers: PyTorch's scaled_dot_product_attention (the same shape, a dot product; for relative position also with the dense
+bias that it needs), the textbook formula in eager PyTorch, torch.compile of that, Keras' AdditiveAttention on its torch
+backend, and the limit: the multiplications that cannot be saved, or the bytes that must be read, at the rate this
+machine shows for a large matrix product or copy. Every row times all its contenders in turn, several rounds, and
+reports medians; the ratio is the peer's time over regard's, so more than 1 is faster than the peer (and the limit's
+ratio is the share of it that is reached).
 
-    python benchmarks/run.py [--quick] [--json [benchmarks/results/cpu.json]]
+    python benchmarks/run.py [--quick] [--threads 1] [--only rows,offsets] [--json [benchmarks/results/cpu.json]]
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from _peers import Attention, agree, inputs, sdpa, textbook, with_backward
 import regard
 from regard.mask import Causal, Documents, Lengths
 from regard.nn import Cache, KeyValues
-from regard.score import Additive, ALiBi, Dot, PerHead, Relative, Rotary, Score
+from regard.score import Additive, ALiBi, Dot, Location, PerHead, Relative, Rotary, Score, T5Bias
 
 Rows = list[dict[str, Any]]
 
@@ -112,6 +114,52 @@ def with_limit(
     return {**times, "limit": 1e3 * work / ceiling["multiply_adds_per_second"]}
 
 
+def offsets(lengths: tuple[int, ...]) -> Rows:
+    print("\nRelative position against a dense bias: 8 heads, d 64, float32; gradients of q, k, v and the table")
+    scores: dict[str, Score] = {
+        "relative": Relative(64, _peers.REACH),
+        "dot + ALiBi": Dot() + ALiBi(8),
+        "dot + T5": Dot() + T5Bias(8),
+        "location": Location(64, _peers.REACH),
+    }
+    rows: Rows = []
+    for n in lengths:
+        data = inputs(8, n, 64)
+        for name, score in scores.items():
+            peers = {
+                "regard": _peers.fused(score),
+                "dense bias": _peers.sdpa_with_bias(score),
+                "eager": textbook(score),
+            }
+            learned = list(score.parameters())
+            with torch.no_grad():
+                times = medians({peer: lambda f=f: f(*data) for peer, f in peers.items()}, 7)
+            report(f"{name}, n {n}, forward", times, rows)
+            both = {peer: with_backward(f, *data, parameters=learned) for peer, f in peers.items()}
+            report(f"{name}, n {n}, forward + backward", medians(both, 5), rows)
+    return rows
+
+
+def per_head(n: int) -> Rows:
+    print("\nDifferent scores per head, against the sum of the groups alone (1.00× = no overhead)")
+    groups = [(4, Dot()), (4, Additive(64, 64, 64))]
+    whole, data = PerHead(*groups), inputs(8, n, 64)
+    halves = [[x[:, heads] for x in data] for heads in (slice(0, 4), slice(4, 8))]
+    rows: Rows = []
+    for backward in (False, True):
+        parts = [(whole, data), *((score, half) for (_, score), half in zip(groups, halves, strict=True))]
+        cases: Contenders = {}
+        for name, (score, x) in zip(("regard", "dot", "additive"), parts, strict=True):
+            f = _peers.fused(score)
+            learned = list(score.parameters())
+            cases[name] = with_backward(f, *x, parameters=learned) if backward else lambda f=f, x=x: f(*x)
+        with torch.set_grad_enabled(backward):
+            times = medians(cases, 15)
+        what = f"4 dot, 4 additive, n {n}, forward{' + backward' * backward}"
+        report(what, {"regard": times["regard"], "sum of the parts": times["dot"] + times["additive"]}, rows)
+    return rows
+
+
 def skipping(n: int) -> Rows:
     print("\nPacked sequences: empty tiles are skipped")
     score = Additive(64, 64, 32)
@@ -136,7 +184,7 @@ def decode(n: int, ceiling: dict[str, float]) -> Rows:
     scores: dict[str, Score] = {"additive": Additive(64, 64, 64), "relative": Relative(64, _peers.REACH), "dot": Dot()}
     with torch.no_grad():
         for name, score in scores.items():
-            known = Cache().append(KeyValues(score.keys(k), v))
+            known = Cache().append(KeyValues(score.cached_keys(k), v))
             cases: Contenders = {
                 "regard": lambda: regard.attend(q, known.keys, known.values, score=score, offset=n - 1),
                 "eager": lambda: textbook_step(score, q, k, v),
@@ -150,7 +198,7 @@ def textbook_step(score: Score, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     return torch.softmax(score(q, k, offset=k.shape[-2] - 1), -1) @ v
 
 
-def measure(quick: bool) -> dict[str, Any]:
+def measure(quick: bool, only: list[str] | None) -> dict[str, Any]:
     torch.manual_seed(0)
     about, ceiling = machine(), ceilings(quick)
     print(f"{about['cpu']}, {about['threads']} threads, {about['vectors']}, torch {about['torch']}, float32")
@@ -158,15 +206,17 @@ def measure(quick: bool) -> dict[str, Any]:
         f"ceilings: {ceiling['multiply_adds_per_second'] / 1e9:.0f} billion multiply-adds a second (matrix product), "
         f"{ceiling['bytes_per_second'] / 1e9:.1f} GB/s (copy, read and written)"
     )
-    return {
-        "machine": about,
-        "ceilings": ceiling,
-        "overhead": overhead((128,) if quick else (512, 1024, 2048)),
-        "rows": against_textbook(64 if quick else 512, not quick, ceiling),
-        "skipping": skipping(256 if quick else 2048),
-        "decode": decode(512 if quick else 16384, ceiling),
-        **sweeps.run(quick=quick),
+    parts: dict[str, Callable[[], Any]] = {
+        "overhead": lambda: overhead((128,) if quick else (512, 1024, 2048)),
+        "rows": lambda: against_textbook(64 if quick else 512, not quick, ceiling),
+        "offsets": lambda: offsets((128,) if quick else (1024, 2048)),
+        "per head": lambda: per_head(64 if quick else 1024),
+        "skipping": lambda: skipping(256 if quick else 2048),
+        "decode": lambda: decode(512 if quick else 16384, ceiling),
     }
+    results = {name: part() for name, part in parts.items() if only is None or name in only}
+    more = sweeps.run(quick=quick) if only is None or "sweeps" in only else {}
+    return {"machine": about, "ceilings": ceiling, **results, **more}
 
 
 def main() -> None:
@@ -175,9 +225,13 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, nargs="?", const=RESULTS / "cpu.json", help="also write the figures, here or there"
     )
+    parser.add_argument("--threads", type=int, help="how many PyTorch may use")
+    parser.add_argument("--only", help="some parts: overhead, rows, offsets, per head, skipping, decode, sweeps")
     args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     start = time.perf_counter()
-    results = measure(args.quick)
+    results = measure(args.quick, args.only.split(",") if args.only else None)
     print(f"\n{time.perf_counter() - start:.0f} s")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -274,6 +274,7 @@ def _check(
         0,
         need_logsumexp,
         _learned_biases(terms),
+        _learned_offsets(terms),
     )
     problems = _groups(whole, score, q, keys_or_k, shape) if isinstance(score, PerHead) else (whole,)
     return _Call(problems, shape.batch, backend)
@@ -466,6 +467,7 @@ def _groups(whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, shape: 
                 bad_keys=None if whole.bad_keys is None else whole.bad_keys[:, kv],
                 bad_rows=None if whole.bad_rows is None else whole.bad_rows[:, heads],
                 need_bias_gradient=_learned_biases(terms),
+                need_offset_gradient=_learned_offsets(terms),
             )
         )
     return tuple(problems)
@@ -495,6 +497,11 @@ def _join_terms(
 def _learned_biases(terms: Terms) -> bool:
     biases = terms.biases
     return len(biases) == 0 or may_need_gradient(*(t.bias for t in biases))
+
+
+def _learned_offsets(terms: Terms) -> bool:
+    offsets = terms.offsets
+    return len(offsets) == 0 or may_need_gradient(*(x for t in offsets for x in (t.table, t.slope)))
 
 
 def _check_joined(term: Term, kv_heads: int) -> None:

@@ -238,6 +238,7 @@ class Problem:
     first_head: int = 0  # where these heads start among all heads (dropout counts from there)
     need_logsumexp: bool = False
     need_bias_gradient: bool = True  # an n×n gradient is made only if somebody wants it
+    need_offset_gradient: bool = True  # and so is one that sums pairs by their distance
 
     @property
     def batch(self) -> int:

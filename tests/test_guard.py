@@ -103,5 +103,6 @@ def test_attend_with_it_is_the_reference(score, mask, backend, monkeypatch):
         results.append((out, *torch.autograd.grad(out[good].sum(), [*leaves, *made.parameters()])))
     assert results[0][0].isnan().any()
     assert all(g.isfinite().all() for g in results[0][1:])
+    close = {"rtol": 1e-4, "atol": 1e-4} if CUDA else {}  # PyTorch's own kernel there multiplies parts of float32
     for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, equal_nan=True)
+        torch.testing.assert_close(ours, theirs, equal_nan=True, **close)

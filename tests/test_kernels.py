@@ -17,10 +17,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.kernels import _dropout, blockwise
+from regard.kernels import _dropout, blockwise, reference
+from regard.mask import Causal, Prefix
 from regard.plan import GPU_ONLY
 from regard.plan import KERNELS as ALL_KERNELS
 from regard.score import Additive, ALiBi, Dot, General, PerHead, Rotary
+from regard.terms import DotTerm, OffsetTerm, Problem, Terms
 
 KERNELS = [name for name in ALL_KERNELS if name not in GPU_ONLY]  # those have suites of their own
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -38,7 +40,7 @@ class Draw:
     layout: str = "plain"
     dropout: float = 0.0
     sink: str | None = None
-    blocks: tuple[int, int, int] | None = None
+    blocks: tuple[int, ...] | None = None
     seed: int = 0
 
 
@@ -61,7 +63,7 @@ DRAWS = st.builds(
     layout=st.sampled_from(["plain", "transposed", "strided", "expanded", "broadcast"]),
     dropout=st.sampled_from([0.0, 0.0, 0.3]),
     sink=st.sampled_from([None, None, "one", "heads"]),
-    blocks=st.one_of(st.none(), st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20))),
+    blocks=st.one_of(st.none(), st.tuples(*[st.integers(1, n) for n in (3, 20, 20)], st.integers(0, 3))),
     seed=st.integers(0, 2**31),
 )
 
@@ -235,7 +237,8 @@ def compare(made, dtype, backend, blocks=None):
         bound = theirs * (2 * error(textbook, exact) + floor)
         assert error(x, exact) <= bound, f"{backend}: {name} is off by {error(x, exact):.2e}, allowed is {bound:.2e}"
 
-    check("the context", out, exact_out, eager_out)
+    # A context that happens to cancel is as rough as the values it is a mean of: weights and values are rounded.
+    check("the context", out, exact_out, eager_out, 0.0 if compute == dtype else scale(made.v) / 2)
     if lse is not None:
         assert lse.dtype == compute and not lse.requires_grad
         check("the logsumexp", lse, exact_lse, eager_lse, least=1.0)  # of scores that are rounded to the dtype
@@ -250,6 +253,8 @@ def compare(made, dtype, backend, blocks=None):
 @given(draw=DRAWS)
 @example(draw=Draw(Sizes(queries=70, keys=70), "additive", "causal", blocks=(1, 7, 9)))
 @example(draw=Draw(Sizes(queries=1, keys=70), "dot", "causal", offset=69))
+@example(draw=Draw(Sizes(queries=33, keys=70), "relative_t5", "window_left", offset=20, blocks=(2, 7, 9, 1)))
+@example(draw=Draw(Sizes(queries=70, keys=64), "everything", "documents", dropout=0.3, blocks=(1, 16, 17, 1)))
 @example(draw=Draw(Sizes(batch=(2, 2), queries=17, keys=33), "rotary_sum", "nested", "items", layout="broadcast"))
 def test_every_kernel_agrees_with_the_reference(dtype, draw):
     compare_all(make(replace(draw, dtype=dtype)), dtype, draw.blocks)
@@ -297,6 +302,24 @@ def test_gradients_of_shared_parameters_cancel_in_half_precision(name, dtype):
             out = regard.attend(q, k, v, score=module, offset=1000, backend=backend)
             (grad,) = torch.autograd.grad(out.float().sum(), parameter)
             assert grad.abs().max() < 1e-4, backend
+
+
+@pytest.mark.parametrize("blocks", [None, (1, 4, 6, 1), (2, 5, 3, 0)], ids=str)
+@pytest.mark.parametrize("offset", [0, 3, -2, torch.tensor([1, 9])], ids=["0", "3", "-2", "items"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_gradients_of_slopes_and_tables(rows, offset, blocks):
+    """Slopes are fixed in the scores there are, but a kernel's gradient of them must be right."""
+    q, k, v = tensors(Sizes(queries=9, keys=13, dim=4, value_dim=4), grad=True)
+    table = torch.randn(2, 4, rows, 5, dtype=torch.float64, requires_grad=True)
+    slope = torch.rand(1, 4, dtype=torch.float64, requires_grad=True)
+    terms = Terms((DotTerm(q, 0.5, k), OffsetTerm(table, slope)))
+    problem = Problem(terms, v, 4, 9, Causal() | Prefix(6), offset)
+    with surroundings(blocks):
+        outs = [kernel.run(problem)[0] for kernel in (reference, blockwise)]
+        grad = torch.randn(outs[0].shape, dtype=torch.float64)
+        ours, theirs = (torch.autograd.grad(out, (q, k, v, table, slope), grad) for out in outs)
+    for a, b in zip((outs[0], *ours), (outs[1], *theirs), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_sdpa_is_compared_too():

@@ -3,10 +3,15 @@
 import pytest
 import torch
 from cases import Sizes, score, tensors
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jacrev, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import regard
+from regard.kernels import _op
 from regard.mask import Causal, Documents, Lengths, Window
+from regard.terms import DotTerm, Problem, Terms
 
 SIZES = Sizes(batch=(2,), heads=4, kv_heads=2, queries=6, keys=6, dim=4, value_dim=3)
 # PyTorch warns that its own attention has no rule for vmap and is looped over.
@@ -287,3 +292,53 @@ def test_no_grad_and_inference_mode():
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
             same(regard.attend(q, k, v, score=made, mask=Causal()), expected.detach())
+
+
+# --- the operator, and doing without it ---
+
+
+RELATIVE = score("relative_t5", SIZES)
+
+
+def fused(q, k, v, backend="blockwise"):
+    return regard.attend(q, k, v, score=RELATIVE, backend=backend)
+
+
+def test_tracers_see_one_operator():
+    q, k, v = tensors(SIZES)
+    graph = make_fx(lambda *x: fused(*x))(q, k, v)
+    assert "torch.ops.regard.attention" in graph.code
+    same(graph(q + 1, k, v), fused(q + 1, k, v, "reference"))
+
+
+def test_fake_tensors_and_meta_tensors_have_shapes():
+    with FakeTensorMode() as mode:
+        q, k, v = (torch.empty(x.shape, dtype=x.dtype) for x in tensors(SIZES))
+        out, lse = torch.ops.regard.attention(*_packed(q, k, v))
+        assert mode is not None and out.shape == (2, 4, 6, 3) and lse.shape == (2, 4, 6)
+    out, lse = _op.run("blockwise", _problem(*(x.to("meta") for x in tensors(SIZES))))
+    assert out.device.type == "meta" and out.shape == (2, 4, 6, 3)
+
+
+def _problem(q, k, v):
+    return Problem(Terms((DotTerm(q, 0.5, k),)), v, SIZES.heads, SIZES.queries)
+
+
+def _packed(q, k, v):
+    packed = _op._Packed()
+    packed.put_problem(_problem(q, k, v))
+    return "blockwise", " ".join(packed.code), packed.tensors, packed.ints, packed.floats
+
+
+def test_checkpointing_and_saved_tensor_hooks():
+    inputs = tensors(SIZES, grad=True)
+    packs = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packs.append(x) or x, lambda x: x):
+        out = fused(*inputs)
+    assert packs, "the inputs must be saved where hooks can see them"
+    expected = torch.autograd.grad(fused(*inputs, "reference").sum(), inputs)
+    for ours, theirs in zip(torch.autograd.grad(out.sum(), inputs), expected, strict=True):
+        same(ours, theirs)
+    out = checkpoint(fused, *inputs, use_reentrant=False)
+    for ours, theirs in zip(torch.autograd.grad(out.sum(), inputs), expected, strict=True):
+        same(ours, theirs)

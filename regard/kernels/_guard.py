@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.kernels._launch import launchers
+
 TRITON_MISSING = importlib.util.find_spec("triton") is None
 NUMBERS = 4096  # that a program cleans
 Cleaned = tuple[Tensor, Tensor, list[Tensor], Tensor, Tensor]
@@ -114,7 +116,7 @@ class _Zero(torch.autograd.Function):
 def _kernels() -> Any:
     from regard.kernels import _triton_guard
 
-    return _triton_guard
+    return launchers(_triton_guard)
 
 
 def _clean(starts: list[int], q: Tensor, v: Tensor, *keys: Tensor) -> tuple[Tensor, ...]:

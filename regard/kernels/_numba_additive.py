@@ -494,6 +494,7 @@ def _accumulate(s: Any, count: int, top: Any, total: Any, acc: Any, r: int) -> N
 def _row_scores(s: Any, a: Any, w: Any, b: Any, j0: int, count: int, exponential: bool, wide: bool) -> None:
     """s[j] = Σ_d w_d / x_d of one query against keys as they lie, [S, D]: each is read once, a division per number."""
     one, top = s.dtype.type(1), s.dtype.type(math.log(_limit(s.itemsize)))
+    most = s.dtype.type(86 if s.itemsize == 4 else 700)  # e^most is a number; beside any A here it makes a fraction 0
     for j in range(count):
         row, total = b[j0 + j], s.dtype.type(0)
         if wide:
@@ -505,7 +506,7 @@ def _row_scores(s: Any, a: Any, w: Any, b: Any, j0: int, count: int, exponential
                 total += w[d] / (a[d] * row[d] + one)
         else:
             for d in range(row.shape[0]):
-                total += w[d] / (a[d] * _exp(row[d] + row[d]) + one)
+                total += w[d] / (a[d] * _exp(min(row[d] + row[d], most)) + one)
         s[j] = total
 
 

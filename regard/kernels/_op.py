@@ -102,7 +102,7 @@ class _Packed:
         rows = None if p.rows is None else p.rows[None]
         self.put("problem:", p.v, p.terms.values, tensor_offset, rows, p.seed, p.sink, p.bad_keys, p.bad_rows)
         self.ints += [p.heads, p.queries, 0 if isinstance(p.offset, Tensor) else p.offset, p.first_head]
-        self.ints.append(int(p.need_bias_gradient))
+        self.ints += [int(p.need_bias_gradient), int(p.need_offset_gradient)]
         self.floats += [p.dropout, 0.0 if p.terms.cap is None else p.terms.cap]
 
     def put_term(self, term: Term) -> None:
@@ -151,7 +151,7 @@ def unpack(code: str, tensors: list[Tensor], ints: list[int], floats: list[float
             numbers, ints = ints[: int(n_ints)], ints[int(n_ints) :]
             masks[at:] = [build(kind, tuple(args), tuple(numbers), tuple(masks[at:]))]
     v, values, offset, rows, seed, sink, bad_keys, bad_rows = args
-    heads, queries, int_offset, first_head, need_bias_gradient = ints
+    heads, queries, int_offset, first_head, need_bias_gradient, need_offset_gradient = ints
     dropout, cap = floats
     return Problem(
         Terms(tuple(terms), cap or None, values),
@@ -168,6 +168,7 @@ def unpack(code: str, tensors: list[Tensor], ints: list[int], floats: list[float
         bad_rows,
         first_head,
         need_bias_gradient=bool(need_bias_gradient),
+        need_offset_gradient=bool(need_offset_gradient),
     )
 
 

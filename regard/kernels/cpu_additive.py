@@ -28,7 +28,8 @@ from regard.mask import Grid
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms, may_need_gradient, plain
 
 NAME = "cpu_additive"
-ROWS, BLOCK_Q, BLOCK_K = 4, 64, 512  # tiles of masks; rows of scores are BLOCK_K long
+ROWS, BLOCK_Q = 4, 64
+LONG, SHORT = 512, 256  # keys of a block: long ones cost less, short ones let more of a mask be skipped
 FEW, CHUNK = 8, 4096  # queries of a decoding step, and keys of it that are worth a thread of their own
 NUMBA_MISSING = importlib.util.find_spec("numba") is None
 RANGE = {torch.float32: 33.0, torch.float64: 330.0}  # |a|, |b| up to which e^{2a}/u and e^{2b} are normal numbers
@@ -126,7 +127,8 @@ class _Terms:
         self.group, self.dims = p.heads // p.kv_heads, tanh.a.shape[-1]
         self.a, self.b = tanh.a.to(self.dtype), tanh.b.to(self.dtype)
         self.work = p.batch * p.heads * p.queries * p.keys * self.dims
-        self.state, self.masks = _tiles(p)
+        self.block_k = LONG if p.mask is None else SHORT
+        self.state, self.masks = _tiles(p, self.block_k)
 
     def terms(self) -> tuple[Any, ...]:
         """Key, bias, table, slope, positions, tile states and masks."""
@@ -206,7 +208,7 @@ class _Given(_Terms):
         seed = torch.zeros(1, dtype=torch.int64) if p.seed is None else p.seed
         tensors = (self.a, self.bt, self.top, self.w, self.inverse, self.gain, self.v)
         return (
-            self.group, *(x.numpy() for x in tensors), *self.terms(), BLOCK_Q, BLOCK_K, self.wide, *sink,
+            self.group, *(x.numpy() for x in tensors), *self.terms(), BLOCK_Q, self.block_k, self.wide, *sink,
             seed.expand(p.batch).contiguous().numpy(), round(p.dropout * 2**32), 1 / (1 - p.dropout), p.first_head,
         )  # fmt: skip
 
@@ -266,13 +268,14 @@ def _decode(p: Problem) -> tuple[Tensor, Tensor]:
     wide = not _largest(given.a) <= RANGE[given.dtype]
     panels = p.batch * p.kv_heads
     chunks = max(1, min(-(-2 * torch.get_num_threads() // panels), p.keys // CHUNK))
-    chunk = -(-p.keys // chunks // BLOCK_K) * BLOCK_K
+    chunk = -(-p.keys // chunks // given.block_k) * given.block_k
     rows = -(-given.group * p.queries // ROWS) * ROWS
     acc = torch.zeros(panels * chunks, rows, p.v.shape[-1], dtype=given.dtype)
     parts = [x.numpy() for x in (acc, acc.new_empty(acc.shape[:2]), acc.new_empty(acc.shape[:2]))]
     args = (
         chunks, chunk, given.group, given.a.contiguous().numpy(), *_panels(given.b), tanh.exponential, wide,
-        w.numpy(), *_panels(p.v.to(given.dtype)), *given.terms(), BLOCK_K, p.keys, given.dims, given.sink(), *parts,
+        w.numpy(), *_panels(p.v.to(given.dtype)), *given.terms(), given.block_k, p.keys, given.dims,
+        given.sink(), *parts,
     )  # fmt: skip
     _spread(panels * chunks, 4 * given.work, lambda i, j: loops.decode(i, j, *args))
     out = acc.new_empty(p.batch, p.heads, p.queries, p.v.shape[-1])
@@ -326,24 +329,24 @@ def _largest(x: Tensor) -> float:
     return max(-low.item(), high.item())
 
 
-def _tiles(p: Problem) -> tuple[Tensor, Tensor]:
+def _tiles(p: Problem, block_k: int) -> tuple[Tensor, Tensor]:
     """What the loops need to know of the mask: the state of each tile, and the booleans of those that are mixed."""
-    n_q, n_k = -(-p.queries // BLOCK_Q), -(-p.keys // BLOCK_K)
+    n_q, n_k = -(-p.queries // BLOCK_Q), -(-p.keys // block_k)
     if p.mask is None:
         state = torch.full((1, 1, 1, 1), -1, dtype=torch.int32).expand(p.batch, p.heads, n_q, n_k)
         return state, torch.zeros(0, 1, 1, dtype=torch.bool)
     rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys)
-    empty, full = p.mask.tiles(Grid(rows, positions, p.keys, BLOCK_Q, BLOCK_K))
+    empty, full = p.mask.tiles(Grid(rows, positions, p.keys, BLOCK_Q, block_k))
     empty, full = torch.broadcast_tensors(empty, full)
     state = torch.where(empty, -2, torch.where(full, -1, 0)).to(torch.int32)
     state = state.expand(*state.shape[:2], n_q, n_k).contiguous()
     masks: list[Tensor] = []
     count = 0
     for i, j in (state == 0).any(0).any(0).nonzero().tolist():
-        q, k = slice(i * BLOCK_Q, (i + 1) * BLOCK_Q), slice(j * BLOCK_K, (j + 1) * BLOCK_K)
+        q, k = slice(i * BLOCK_Q, (i + 1) * BLOCK_Q), slice(j * block_k, (j + 1) * block_k)
         seen = p.mask.visible(rows[q], positions[:, q], cols[k])
         seen = seen.expand(*state.shape[:2], len(rows[q]), len(cols[k])).flatten(0, 1)
-        masks.append(F.pad(seen, (0, BLOCK_K - seen.shape[-1], 0, BLOCK_Q - seen.shape[-2])))
+        masks.append(F.pad(seen, (0, block_k - seen.shape[-1], 0, BLOCK_Q - seen.shape[-2])))
         mixed = state[:, :, i, j] == 0
         index = count + torch.arange(len(seen), dtype=torch.int32).view_as(mixed)
         state[:, :, i, j] = torch.where(mixed, index, state[:, :, i, j])

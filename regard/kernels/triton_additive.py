@@ -2,7 +2,7 @@
 
 float32 is computed by exact fractions, Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / (1 + e^{2a_d} e^{2b_d}). The
 weight goes into the denominator: with W = max|w|, u = w / W, a power of two c, B = e^{2b} and, made once per query,
-α = c e^{2a} / u and ω = c / u, a fraction is w / (1 + AB) = W c / y with y = ω + α B. Four of these have one reciprocal:
+α = c e^{2a} / u and ω = c / u, a fraction is w / (1 + AB) = W c / y with y = ω + α B. Four have one reciprocal:
 
     1/y0 + 1/y1 + 1/y2 + 1/y3 = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1) / (y0 y1 y2 y3),   12 operations in all
 
@@ -11,6 +11,9 @@ c keeps the products within float32's range (see ``setup``); a weight below 2^-3
 Half types run on the tensor cores: tanh is a sum of M sines (``_tanh_series``), sin(ω(a + b)) splits into sin·cos +
 cos·sin, and the score becomes a dot product of 2·M·D features per query and per key. How many terms the data's range
 needs is decided on the device, without waiting for it; where even 16 do not reach, the fractions run.
+
+Up to FEW queries, as in a decoding step, every key and value is read once: parts of the keys go to different programs,
+each with its own softmax, and a second kernel joins these. This is exact in every type, by an exponential of each sum.
 
 Ranges, with R = max|a| + max|b|: the series reaches R = 26.65 for bfloat16 (error of tanh at most 0.004, less for
 R < 10) and R = 23.7 for float16 (0.002). The fractions are exact for all numbers: four to a reciprocal up to R = 20
@@ -45,6 +48,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _dropout, _op
+from regard.kernels._launch import launchers
 from regard.kernels._tanh_series import SERIES
 from regard.mask import And, Causal, Documents, Grid, Lengths, Mask, Prefix, Window
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
@@ -52,6 +56,7 @@ from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term,
 NAME = "triton_additive"
 WORKSPACE = 256 * 2**20  # bytes of dS held at once
 TERMS = 16  # most terms of the series, as in the kernels
+FEW = 4  # queries up to which the keys are split among programs
 MOST_HIDDEN, MOST_VALUES = 512, 256
 FAR = 2**29  # windows reach no further
 DOC_ROWS, DOC_STEP = 32, 128  # rows as in the kernels, no more than any block has; and how fine spans are cut
@@ -181,16 +186,17 @@ def configure(problem: Problem) -> Config:
     if problem.device.type == "cpu":  # the interpreter: small blocks, so that small problems have several
         tiles = Tiles(32, 32, 32, 4)
         return Config(tiles, tiles, tiles, tiles, Rows(32, 32, 4), Rows(32, 32, 4, 32, 2))
-    wide, medium = value_dims > 128, value_dims > 64
+    wide = value_dims > 128
+    medium = value_dims > 64 or problem.mask is not None or len(problem.terms.terms) > 1 or problem.dropout > 0
     if _little_memory(problem.device):
         small = Tiles(64, 32 if wide else 64, 32, 4, 2)
         return Config(_EXACT, small, _EXACT, small, Rows(64, cols, 4, registers=128), Rows(64, cols, 4, 32, 1, 2))
     return Config(
-        forward_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 128),
+        forward_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 128) if medium else Tiles(128, 64, 8, 8),
         forward_series=Tiles(64, 128, 64, 4, 3) if wide else Tiles(128, 128 if medium else 256, 64, 8, 3),
-        scores_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 168),
+        scores_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 168) if medium else Tiles(64, 64, 8, 4),
         scores_series=Tiles(64, 64, 64, 4, 3) if wide else Tiles(128, 64, 64, 8 if medium else 4, 3),
-        pairs=Rows(64, cols, 4, registers=128),
+        pairs=Rows(32, cols, 4),
         features=Rows(128, cols, 8, 64, 1, 4),
     )
 
@@ -283,6 +289,10 @@ class TritonAdditive:
             given = _Given(p, config, config.forward_exact)
             out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=torch.float32, device=p.device)
             lse = torch.empty(p.batch, p.heads, p.queries, dtype=torch.float32, device=p.device)
+            if p.queries <= FEW:
+                given.few(out, lse)
+                return out, lse
+            given.setup()
             given.prepare(across=True)
             for series in given.forms():
                 given.forward(out, lse, series)
@@ -292,6 +302,7 @@ class TritonAdditive:
         with _on(p.device):
             config = self.config or configure(p)
             given = _Given(p, config, config.scores_exact)
+            given.setup()
             grad = grad.to(p.dtype)  # it comes in the wide type of the context, but holds what v's dtype can
             return _Backward(given, out.contiguous(), lse.contiguous(), grad.contiguous()).run()
 
@@ -307,7 +318,7 @@ def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 def _kernels() -> Any:
     from regard.kernels import _triton_additive as kernels
 
-    return kernels
+    return launchers(kernels)
 
 
 @lru_cache(16)
@@ -321,8 +332,8 @@ def _series(device: torch.device, tolerance: float) -> Tensor:
 
 
 def _by_series(p: Problem) -> bool:
-    """Does the series run, if the range of the data allows it?"""
-    return p.dtype in TOLERANCE and p.terms.tanhs[0].form != "exact"
+    """Does the series run, if the range of the data allows it? For few queries it would not be worth its features."""
+    return p.dtype in TOLERANCE and p.terms.tanhs[0].form != "exact" and p.queries > FEW
 
 
 def _padded(n: int, block: int) -> int:
@@ -347,11 +358,10 @@ class _Given:
         self.padded_values = max(16, _power(self.value_dims))
         self.rows, self.keys = _padded(p.queries, config.pad_queries), _padded(p.keys, config.pad_keys)
         self.mask = self._mask()
-        self._setup(tanh.w)
 
-    def _setup(self, w: Tensor) -> None:
+    def setup(self) -> None:
         """What depends on the data's range, and the weights as the kernels read them."""
-        p, cols = self.p, _power(self.dims)
+        p, w, cols = self.p, self.p.terms.tanhs[0].w, _power(self.dims)
         programs = 2 if p.device.type == "cpu" else 128
         found = torch.empty(2 * programs, dtype=torch.float32, device=p.device)
         self.kernels.ranges[(2 * programs,)](
@@ -517,6 +527,35 @@ class _Given:
             BN=tiles.keys, STEP=tiles.step, AHEAD=self.ahead(tiles.keys), **_options(tiles),
         )  # fmt: skip
 
+    def few(self, out: Tensor, lse: Tensor) -> None:
+        """Few queries: every key is read once, by one of many programs, and their results are joined."""
+        p, w = self.p, self.p.terms.tanhs[0].w
+        block = 32 if p.device.type == "cpu" else 64
+        splits = self._splits(block)
+        rows = p.batch * p.heads * p.queries
+        parts = torch.empty(rows, splits, self.value_dims, dtype=torch.float32, device=p.device)
+        tops, totals = (torch.empty(rows, splits, dtype=torch.float32, device=p.device) for _ in range(2))
+        sizes = {"H": p.heads, "G": p.heads // p.kv_heads, "L": p.queries, "S": p.keys, "splits": splits}
+        w_b, w_h, w_d = _batch_stride(w), 0 if w.shape[1] == 1 else w.stride(1), w.stride(2)
+        self.kernels.few[(p.batch * p.heads * splits,)](
+            a=self.a, y=self.b, w=w, v=self.v, parts=parts, tops=tops, totals=totals, **self.terms(True), **self.mask,
+            **self.documents, **self.spans("key_spans", self.key_spans), **self.dropout(), **sizes,
+            **_strides("a", self.a), **_strides("b", self.b), w_b=w_b, w_h=w_h, w_d=w_d, **self.values(), D=self.dims,
+            COLS=max(16, _power(self.dims)), QUERIES=p.queries, PRECISION=self.precision(), BM=16, BN=block,
+        )  # fmt: skip
+        self.kernels.join_splits[(rows,)](
+            parts, tops, totals, out, lse, self.sink(), p.queries, self.value_dims, splits,
+            DVP=self.padded_values, SPLITS=_power(splits),
+        )  # fmt: skip
+
+    def _splits(self, block: int) -> int:
+        """Parts of the keys: enough programs to keep memory busy, each with a few blocks."""
+        p = self.p
+        if p.device.type == "cpu":
+            return min(3, -(-p.keys // block))
+        processors = int(torch.cuda.get_device_properties(p.device).multi_processor_count)
+        return max(1, min(-(-p.keys // (2 * block)), 8 * processors // (p.batch * p.heads), 256))
+
     def ahead(self, rows: int) -> int:
         """Cache lines of a tile of exponentials, as a power of two."""
         return _power(rows * self.padded_dims // 32)
@@ -673,7 +712,9 @@ class _Backward:
         shares = 1 if side == 0 else self.shares(programs)
         own, other = (given.features if series else given.along)[:: 1 if side == 0 else -1]
         out = self.da if side == 0 else self.room(shares, part, self.db)
-        dw = torch.zeros(shares, count, blocks, dims, device=self.p.device)  # what does not run leaves zeros
+        weighs = side == (0 if series else 1)  # which of the sides sums up the gradient of the weights too
+        # What does not run leaves zeros.
+        dw = torch.zeros(shares, count, blocks, dims, device=self.p.device) if weighs else given.params
         arguments = {
             **common, "setting": given.params, "w": given.w, "ds": ds, "other": other, "out": out, "dw": dw,
             "SIDE": side, "SHARES": shares,
@@ -692,7 +733,7 @@ class _Backward:
             )
         if side == 1:
             self.add_shares(form, shares, part, common["first_bh"], out, self.db)
-        if side == (0 if series else 1):
+        if weighs:
             into = self.dw[part.items, part.heads]
             into += dw.sum((0, 2)).view(into.shape)
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _dropout, _op
+from regard.kernels._launch import launchers
 from regard.mask import And, Causal, Documents, Grid, Lengths, Mask, Or, Prefix, Window
 from regard.terms import DotTerm, KeyTerm, OffsetTerm, Problem, Term, Terms, may_need_gradient
 
@@ -289,9 +290,10 @@ class TritonOffset:
 
     def _spoil(self, p: Problem, given: _Given, config: Config, out: Tensor, lse: Tensor) -> None:
         assert p.bad_keys is not None and p.bad_rows is not None
-        _kernels().spoil[(p.batch * p.heads * -(-p.queries // config.q),)](
+        block = min(config.q, 64)
+        _kernels().spoil[(p.batch * p.heads * -(-p.queries // block),)](
             OUT=out, LSE=lse, BAD_KEYS=p.bad_keys.contiguous().view(torch.uint8),
-            BAD_ROWS=p.bad_rows.contiguous().view(torch.uint8), BM=config.q, BN=config.k, num_warps=4,
+            BAD_ROWS=p.bad_rows.contiguous().view(torch.uint8), BM=block, BN=min(config.k, 32), num_warps=4,
             **given.sizes(dot=False), **given.mask(),
         )  # fmt: skip
 
@@ -333,7 +335,7 @@ _op.KERNELS[NAME] = TritonOffset()
 def _kernels() -> Any:
     from regard.kernels import _triton_offset
 
-    return _triton_offset
+    return launchers(_triton_offset)
 
 
 def _on(device: torch.device) -> Any:

@@ -48,8 +48,19 @@ def _dot(at: Place, *, scale: float | None = None) -> Score:
     return Dot(scale)
 
 
-def _additive(at: Place, *, hidden_dim: int | None = None, per_head: bool = True, init: str = "glorot") -> Score:
-    return Additive(at.head_dim, at.head_dim, hidden_dim or at.head_dim, init=init, **at.sets(per_head))
+def _additive(
+    at: Place, *, hidden_dim: int | None = None, per_head: bool = True, init: str = "glorot", form: str = "auto"
+) -> Score:
+    sets = at.sets(per_head)
+    return Additive(
+        at.head_dim,
+        at.head_dim,
+        hidden_dim or at.head_dim,
+        heads=sets.get("heads"),
+        kv_heads=sets.get("kv_heads"),
+        init=init,
+        form=form,
+    )
 
 
 def _general(at: Place, *, per_head: bool = True, scale: float = 1.0) -> Score:

@@ -1,0 +1,96 @@
+"""Relative positions of a tile without a gather: rows of a table laid out along diagonals, by strides alone.
+
+A tile has rows i < l and columns j < s; its relative positions are δ = base + j − i. Along x = j − i + l − 1, the
+number of its diagonal, there are only l + s − 1 of them, and a matrix [l, l + s − 1] with a row of diagonals per row
+of the tile, read with its rows one number shorter than they are, is the tile:
+
+    tile[i, j] = ext[i, j − i + l − 1]
+
+Reading so looks a table up, writing so is the transpose, which a table's gradient needs. A table entry is
+clip(δ, −m, m) + m of R = 2m + 1, so the diagonals of a row are its first entry some times, then entries one by one,
+then its last entry some times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Make = Callable[[tuple[int, ...]], Tensor]  # room for a tensor of that shape
+
+
+@dataclass(frozen=True)
+class Diagonals:
+    """The diagonals of a tile whose upper left corner is at relative position ``base``."""
+
+    base: int
+    rows: int
+    cols: int
+
+    @property
+    def count(self) -> int:
+        return self.rows + self.cols - 1
+
+    def distances(self, like: Tensor) -> Tensor:
+        """δ of each diagonal, [count]."""
+        first = self.base - self.rows + 1
+        return torch.arange(first, first + self.count, device=like.device, dtype=like.dtype)
+
+    def beyond(self, reach: int, like: Tensor) -> Tensor:
+        """How far outside ±reach each diagonal lies, [count]."""
+        return self.distances(like).abs_().sub_(reach).clamp_(min=0)
+
+    def near(self, reach: int) -> slice:
+        """The columns with any pair within ±reach; those before are at −reach or less, those after at reach or more."""
+        start = min(max(1 - reach - self.base, 0), self.cols)
+        return slice(start, min(max(reach + self.rows - 1 - self.base, start), self.cols))
+
+    def columns(self, some: slice) -> Diagonals:
+        """Those of some of the columns."""
+        return Diagonals(self.base + some.start, self.rows, some.stop - some.start)
+
+    def look_up(self, table: Tensor, slope: Tensor | None, make: Make) -> Tensor:
+        """table[i, entry(i, j)] − slope · beyond(i, j) of a table [..., l|1, R] and slope [...], [..., l, s].
+
+        A view of what ``make`` makes room for, to be read only.
+        """
+        left, start, near, right = self._pieces(table.shape[-1])
+        own = table.shape[-2] == self.rows
+        ext = (make if own else table.new_empty)((*table.shape[:-1], self.count))
+        ext[..., :left] = table[..., :1]
+        ext[..., left : left + near] = table[..., start : start + near]
+        ext[..., self.count - right :] = table[..., -1:]
+        if slope is not None:
+            ext = ext - slope[..., None, None] * self.beyond(table.shape[-1] // 2, table)
+        if not own:
+            ext = make((*ext.shape[:-2], self.rows, self.count)).copy_(ext)
+        return self._tile(ext)
+
+    def spread(self, x: Tensor, make: Make) -> Tensor:
+        """A tile [..., l, s] by diagonals, [..., l, count], zero where a row has none; in room that ``make`` makes."""
+        ext = make((*x.shape[:-1], self.count)).zero_()
+        self._tile(ext).copy_(x)
+        return ext
+
+    def fold(self, ext: Tensor, out: Tensor) -> None:
+        """Add diagonals [..., count] to the table entries they used, [..., R]: with ``spread``, look_up's transpose."""
+        left, start, near, right = self._pieces(out.shape[-1])
+        out[..., start : start + near] += ext[..., left : left + near]
+        out[..., 0] += ext[..., :left].sum(-1)
+        out[..., -1] += ext[..., self.count - right :].sum(-1)
+
+    def _pieces(self, size: int) -> tuple[int, int, int, int]:
+        """Diagonals left of the table; the first entry used and how many one by one; diagonals right of the table."""
+        entry = self.base - self.rows + 1 + size // 2  # of the first diagonal, were the table endless
+        left = min(max(-entry, 0), self.count)
+        right = min(max(entry + self.count - size, 0), self.count)
+        return left, min(max(entry, 0), size), self.count - left - right, right
+
+    def _tile(self, ext: Tensor) -> Tensor:
+        stride = ext.stride()
+        return ext.as_strided(
+            (*ext.shape[:-1], self.cols), (*stride[:-2], stride[-2] - 1, 1), ext.storage_offset() + self.rows - 1
+        )
