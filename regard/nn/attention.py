@@ -27,11 +27,11 @@ class KeyValues:
     def select(self, items: Tensor) -> KeyValues:
         """Those of these batch items, in this order; items may repeat."""
         tensors = tuple(t.index_select(0, items) for t in self.keys.tensors)
-        return KeyValues(Keys(tensors, self.keys.trusted), self.values.index_select(0, items))
+        return KeyValues(replace(self.keys, tensors=tensors), self.values.index_select(0, items))
 
     def trust(self) -> KeyValues:
         """The same, known to be finite where masked: a decoding step need not look (:class:`regard.Keys`)."""
-        return KeyValues(Keys(self.keys.tensors, trusted=True), self.values)
+        return KeyValues(replace(self.keys, trusted=True), self.values)
 
 
 class Cache:
@@ -210,7 +210,7 @@ class MultiHeadAttention(nn.Module):
         else:
             keys, values = self._project(query if key is None else key, value)
             if self.trusted and mask is not None and query.device.type != "cpu":  # where looking is cheap
-                keys = Keys(self.score.keys(keys).tensors, trusted=True)
+                keys = replace(self.score.keys(keys), trusted=True)
         q = self._split(self.q_proj(query), self.heads)
         out = attend(
             q,
