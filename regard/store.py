@@ -21,11 +21,6 @@ from torch import Tensor
 
 from regard.text import write_whole
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 PathLike = str | os.PathLike[str]
 
 
@@ -74,8 +69,8 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
 def read_toml(path: PathLike) -> dict[str, Any]:
     """A TOML file as a table."""
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return _loads(Path(path).read_bytes().decode())
+    except ValueError as error:  # also what is not UTF-8
         raise Damaged(f"{path}: not a TOML file: {error}") from error
 
 
@@ -86,10 +81,18 @@ def parse_value(text: str) -> Any:
     (0.001, [1, 2], 'dot')
     """
     try:
-        table = tomllib.loads(f"x = {text}")
-        return table["x"] if len(table) == 1 else text
-    except tomllib.TOMLDecodeError:
+        table = _loads(f"x = {text}")
+    except ValueError:
         return text
+    return table["x"] if len(table) == 1 else text
+
+
+def _loads(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
 
 
 def write_toml(path: PathLike, table: Mapping[str, Any]) -> None:
