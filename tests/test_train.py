@@ -210,6 +210,46 @@ def test_dropout_depends_on_where_the_run_stands_alone():
     assert mix64(1, 2) != mix64(2, 1)
 
 
+def test_replayed_graphs_do_the_same(monkeypatch):
+    """The bookkeeping around CUDA graphs, with graphs that just do their work again; the real ones need a GPU."""
+    import contextlib
+
+    from regard.train import engine as module
+
+    class Stream:
+        def __init__(self, *_): ...
+        def wait_stream(self, _): ...
+
+    class Again(module.GraphEngine):
+        replays = 0
+
+        def _captured(self, work):
+            def replay():
+                self.replays += 1
+                work()
+
+            return type("Graph", (), {"replay": staticmethod(replay)})
+
+    for name, fake in (
+        ("Stream", Stream), ("current_stream", lambda *_: None), ("graph_pool_handle", lambda: 0),
+        ("stream", lambda _: contextlib.nullcontext()),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+    x, y = line_data(40)
+    settings, results = Settings(warmup=3, lr=0.1, clip=0.5), []
+    for make in (Engine, lambda *a: Again(*a, say=pytest.fail)):
+        objective = make_line()
+        engine = make(objective, settings, CPU, 2)
+        for update in range(1, 13):
+            sizes = (3, 5) if update % 2 else (4, 3)
+            some = [((x[update : update + n].clone(), y[update : update + n].clone()), n) for n in sizes]
+            engine.update(some, update)
+        results.append((objective.model.weight.detach(), engine.read()))
+    assert engine.replays == (24 - 3 * 2) + (12 - 2)  # of 24 batches in 3 shapes and 12 steps, but for the warm-up
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-12, atol=0)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-6)
+
+
 # --- the loop ---
 
 
