@@ -113,17 +113,20 @@ def plain_loop(model: nn.Module, device: torch.device, call: Callable[[list[Tens
     return step
 
 
-def contestants(size: dict[str, Any], device: torch.device, tokens: int) -> dict[str, tuple[Any, bool]]:
+def contestants(size: dict[str, Any], device: torch.device, tokens: int, compiled: bool) -> dict[str, tuple[Any, bool]]:
     """Name → (a function of a batch, does it want filled rows)."""
     out: dict[str, tuple[Any, bool]] = {}
     ranks = Ranks(0, 1, device)
-    for name, rdrop in (("regard", 0.0), ("regard, R-Drop", 5.0)):
+    kinds = [("regard", 0.0, False), ("regard, R-Drop", 5.0, False)]
+    if compiled:
+        kinds += [("regard, compiled", 0.0, True), ("regard, compiled, R-Drop", 5.0, True)]
+    for name, rdrop, compile in kinds:
         training = {"tokens": tokens, "rdrop": rdrop, "multiple": 8}
         fitted = Fitted.of(Settings(data=Data(), model=size, training=training), 29_000, device.type == "cuda")
         torch.manual_seed(0)
         model = make_model({**fitted.model, "vocab_size": VOCABULARY}).to(device)
         dtype = torch.bfloat16 if device.type == "cuda" else None
-        objective = Objective(model, smoothing=0.1, rdrop=rdrop, dtype=dtype)
+        objective = Objective(model, smoothing=0.1, rdrop=rdrop, dtype=dtype, compile=compile)
         if device.type == "cuda":
             engine: Engine = GraphEngine(objective, fitted.training, ranks, len(Translation.sums), print)
         else:
@@ -169,7 +172,9 @@ def _marian(size: dict[str, Any], device: torch.device) -> Any:
     return MarianMTModel(config).to(device).train()
 
 
-def measure(size: dict[str, Any], device: torch.device, tokens: int, count: int, rounds: int) -> dict[str, float]:
+def measure(
+    size: dict[str, Any], device: torch.device, tokens: int, count: int, rounds: int, compiled: bool
+) -> dict[str, float]:
     """Target tokens per second of each."""
     epoch = batches(corpus(29_000), tokens=tokens, multiple=8)
     plain = [_tensors(epoch[k]) for k in range(min(count, len(epoch)))]
@@ -178,7 +183,7 @@ def measure(size: dict[str, Any], device: torch.device, tokens: int, count: int,
     if device.type == "cuda":
         plain, filled = ([[t.pin_memory() for t in b] for b in some] for some in (plain, filled))
     best: dict[str, float] = {}
-    runners = contestants(size, device, tokens)
+    runners = contestants(size, device, tokens, compiled)
     for turn in range(-1 if device.type == "cpu" else -3, rounds):  # turns below 0 warm up
         for name, (step, wants_filled) in runners.items():
             some = filled if wants_filled else plain
@@ -206,6 +211,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="padded subwords of an update, source and target")
     parser.add_argument("--batches", type=int, help="distinct batches per round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compile", action="store_true", help="with torch.compile too, which takes minutes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = torch.device(options.device, 0) if options.device == "cuda" else torch.device(options.device)
@@ -215,11 +221,11 @@ def main() -> None:
     print(f"{name}, torch {torch.__version__}, {tokens} padded tokens an update, {count} batches")
     results: dict[str, Any] = {"device": name, "torch": torch.__version__, "tokens": tokens, "sizes": {}}
     for size, table in SIZES.items():
-        speeds = measure(table, device, tokens, count, options.rounds)
+        speeds = measure(table, device, tokens, count, options.rounds, options.compile)
         results["sizes"][size] = speeds
         base = speeds["torch.nn.Transformer"]
         for who, speed in speeds.items():
-            print(f"{size:14} {who:22} {speed:12,.0f} target tokens/s   {speed / base:5.2f} ×", flush=True)
+            print(f"{size:14} {who:26} {speed:12,.0f} target tokens/s   {speed / base:5.2f} ×", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

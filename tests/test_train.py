@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -449,3 +450,18 @@ def test_defaults_grow_with_the_corpus():
     assert [f.model["dim"] for f in fits] == [256, 256, 384, 512]
     assert [f.training.rdrop for f in fits] == [5.0, 5.0, 0.0, 0.0]
     assert [f.training.multiple for f in (fits[0], Fitted.of(Settings(data=Data()), 2000, True))] == [1, 8]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_has_the_same_loss(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # generating code takes a minute
+    plain, compiled = tiny_task(rdrop=0.0), tiny_task(rdrop=0.0, compile=True)
+    for step in take(plain.steps(Position(), CPU), 3):  # of different shapes
+        ours, theirs = (task.objective(*step.tensors) for task in (compiled, plain))
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+        for a, b in zip(
+            gradients(ours[0], *compiled.model.parameters()),
+            gradients(theirs[0], *plain.model.parameters()),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
