@@ -34,7 +34,8 @@ class Damaged(ValueError):
 def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors, and a table of plain values beside them."""
     plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    metadata = {"regard": json.dumps(about), "crc32": str(_checksum(plain))}
+    # one entry: of several, safetensors would write the order by chance, and equal files would differ
+    metadata = {"regard": json.dumps({"crc32": _checksum(plain), "about": about})}
     write_whole(Path(path), save(plain, metadata))
 
 
@@ -48,11 +49,14 @@ def read_tensors(path: PathLike, device: str | torch.device = "cpu") -> tuple[di
         raise
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path}: cut short, or not a safetensors file ({error})") from error
-    if "regard" not in metadata or "crc32" not in metadata:
-        raise Damaged(f"{path}: a safetensors file, but not one of regard's")
-    if str(_checksum(tensors)) != metadata["crc32"]:
+    try:
+        own = json.loads(metadata["regard"])
+        crc32, about = own["crc32"], own["about"]
+    except (KeyError, TypeError, ValueError):
+        raise Damaged(f"{path}: a safetensors file, but not one of regard's") from None
+    if _checksum(tensors) != crc32:
         raise Damaged(f"{path}: its contents have changed since it was written (the checksum differs)")
-    return {name: t.to(device) for name, t in tensors.items()}, json.loads(metadata["regard"])
+    return {name: t.to(device) for name, t in tensors.items()}, about
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:

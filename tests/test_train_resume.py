@@ -224,3 +224,17 @@ def test_a_bad_command_says_so_in_one_line(data):
 def test_an_unwritable_folder_is_said(data):
     said = bad_input(data, "--out", "/proc/nowhere")
     assert "/proc/nowhere" in said
+
+
+def test_training_needs_nothing_optional(data):
+    """A GPU machine may have torch, tokenizers, safetensors and numpy alone."""
+    absent = ["numba", "rich", "sacrebleu", "typer", "triton", "tensorboard", "matplotlib", "tomli"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from regard.tasks.translation import main; "
+    code += "sys.exit(main(sys.argv[1:]))"
+    options = ["--config", "toy.toml", "--out", "m", "--set", "training.updates=4", "--set", "training.bleu=true"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options], cwd=data, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sacrebleu is not installed: validation is by loss alone" in done.stderr
+    assert (data / "m" / "model.safetensors").exists()
