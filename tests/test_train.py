@@ -374,7 +374,7 @@ def test_a_tiny_model_learns_a_toy_language(tmp_path):
         data=data,
         subwords={"vocab_size": 400, "dropout": 0.0},
         model={"dim": 48, "ffn_dim": 96, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
-        training={"updates": 250, "tokens": 800, "warmup": 50, "lr": 1e-2, "valid_every": 125, "rdrop": 0.0}
+        training={"updates": 400, "tokens": 800, "warmup": 50, "lr": 1e-2, "valid_every": 200, "rdrop": 0.0}
         | {"smoothing": 0.0},
     )
     outcome = train(settings, tmp_path / "model", report=Silent())
