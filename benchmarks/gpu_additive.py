@@ -42,7 +42,7 @@ BEGAN = time.perf_counter()
 RESULTS: dict[str, Any] = {}
 SUMMARY: list[str] = []
 
-LAST_START = 270.0  # seconds after which no step begins
+LAST_START = 200.0  # seconds after which no step begins
 LENGTHS, DIMS = (512, 1024, 2048, 4096, 8192, 16384), (32, 64, 128, 256)
 CACHE = 65_536  # keys of a decoding step
 BANDWIDTH, CLOCK = 4.0e12, 1.755e9  # of an H200: bytes and cycles per second

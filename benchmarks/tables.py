@@ -17,6 +17,7 @@ from show import DOCS, refresh
 
 sys.path.insert(0, str(ROOT))
 from regard.kernels._tanh_series import SERIES
+from regard.kernels.triton_additive import TOLERANCE
 
 PAGE = "kernels.md"
 Table = list[list[str]]
@@ -87,7 +88,7 @@ def memory(folder: Path) -> str | None:
 
 def series(folder: Path) -> str:
     """How far each number of terms reaches."""
-    bf16, fp16 = (SERIES[tolerance] for tolerance in (4e-3, 1e-3))
+    bf16, fp16 = (SERIES[TOLERANCE[dtype]] for dtype in (torch.bfloat16, torch.float16))
     rows = [[str(len(x[1])), f"{x[0]:.2f}", f"{y[0]:.2f}"] for x, y in zip(bf16, fp16, strict=True)]
     return markdown(["M", "R, bfloat16", "R, float16"], rows)
 
@@ -125,18 +126,65 @@ def gpu(folder: Path) -> str | None:
     rows = []
     for dtype in ("fp32", "bf16", "fp16"):
         for what in ("forward", "backward"):
-            ms = [found.get(f"{who} {dtype}") or {} for who in ("ours", "eager", "compiled", "dot")]
-            if what in ms[0]:
-                rows.append([f"{dtype}, {what}", *(f"{x[what]:.2f}" if what in x else "–" for x in ms)])
+            ours, eager, *others = (found.get(f"{who} {dtype}") or {} for who in ("ours", "eager", "compiled", "dot"))
+            if f"{what} graph" in ours:
+                ms = [ours[f"{what} graph"], *(x.get(what) for x in (eager, *others))]
+                size = f"{what} GiB"
+                cells = [f"{ours[size]:.2f} / {eager[size]:.0f}"] if size in ours and size in eager else ["–"]
+                ratio = f"{ms[1] / ms[0]:.0f}×" if ms[1] else "–"
+                rows.append([f"{dtype}, {what}", *("–" if x is None else f"{x:.2f}" for x in ms), ratio, *cells])
     if not rows:
         return None
     about = found["machine"]
     note = (
-        f"Milliseconds, 16 heads, n 2048, d 64. {about['gpu']}, torch {about['torch']}, triton {about['triton']}; "
-        f"{about['date']}."
+        f"Milliseconds, 16 heads, n 2048, d 64, ours replayed as a CUDA graph (the host's share is beside it in "
+        f"`benchmarks/results/`); GiB at most beyond the inputs. {about['gpu']}, torch {about['torch']}, "
+        f"triton {about['triton']}; {about['date']}."
     )
     plot = picture("kernel-time-h200", "Forward time against n and d on an H200")
-    return markdown(["additive", "regard", "textbook eager", "compiled", "SDPA dot"], rows) + "\n\n" + note + plot
+    return (
+        markdown(
+            ["additive", "regard", "textbook eager", "compiled", "SDPA dot", "eager / regard", "GiB, regard / eager"],
+            rows,
+        )
+        + "\n\n"
+        + note
+        + plot
+    )
+
+
+def relative(folder: Path) -> str | None:
+    """Scores with relative position on the GPU, against FlexAttention."""
+    found = read(folder, "h200-offset")
+    times = {(r["what"], r["causal"]): r for r in found.get("rows") or []}
+    rows = []
+    for causal in (False, True):
+        for name in dict.fromkeys(what.removeprefix("attend ") for what, _ in times if what.startswith("attend ")):
+            parts = [times.get((f"{who} {name}", causal)) for who in ("kernel", "attend", "flex")]
+            cells = ["–" if r is None else f"{r['fwd']:.2f} / {r['bwd']:.2f}" for r in parts]
+            rows.append([name + ", causal" * causal, *cells])
+        for name in ("SDPA dot", "flex dot"):
+            r = times.get((name, causal))
+            if r is not None:
+                rows.append([name + ", causal" * causal, "–", "–", f"{r['fwd']:.2f} / {r['bwd']:.2f}"])
+    if not rows:
+        return None
+    note = "Milliseconds, forward / backward; 4 × 16 heads, n 4096, d 64, bfloat16, the same machine."
+    return markdown(["score", "kernel", "`regard.attend`", "FlexAttention, or as named"], rows) + "\n\n" + note
+
+
+def decoding(folder: Path) -> str | None:
+    """One query and a long cache on the GPU, beside reading the cache once."""
+    rows = []
+    for r in read(folder, "h200-offset").get("decode") or []:
+        rows.append([r["what"], f"{r['ms']:.3f}", f"{r['floor_ms']:.3f}", f"{r['ms'] / r['floor_ms']:.2f}"])
+    found = read(folder, "h200-additive")
+    for dtype in ("bf16", "fp32"):
+        r = found.get(f"decode {dtype}")
+        if isinstance(r, dict):
+            name = f"additive {dtype}, 1x16 heads, 65536 keys"
+            rows.append([name, f"{r['ms']:.3f}", f"{r['limit']:.3f}", f"{r['ms'] / r['limit']:.2f}"])
+    return markdown(["a step", "ms", "cache read once at 4 TB/s, ms", "of it"], rows) if rows else None
 
 
 def exponents(folder: Path) -> str | None:
@@ -150,6 +198,14 @@ def exponents(folder: Path) -> str | None:
             for s in found.get(field) or []:
                 title = f"{where}, {s['dtype']}, {what} against {s['over']}"
                 rows.append((title, s["exponents"]))
+    found = read(folder, "h200-additive")
+    for over in ("n", "d"):
+        for dtype in ("fp32", "bf16"):
+            e = (found.get(f"over {over}, {dtype}") or {}).get("exponents") or {}
+            for what, keys in (("time", ("forward", "backward")), ("memory", ("forward GiB", "backward GiB"))):
+                if all(key in e for key in keys):
+                    cells = {"additive": e[keys[0]], "additive backward": e[keys[1]]}
+                    rows.append((f"h200, {dtype}, {what} against {over}", cells))
     if not rows:
         return None
     names = list(dict.fromkeys(name for _, p in rows for name in p))
@@ -166,6 +222,8 @@ TABLES: dict[str, Callable[[Path], str | None]] = {
     "terms": terms,
     "cpu": cpu,
     "gpu": gpu,
+    "relative": relative,
+    "decoding": decoding,
     "exponents": exponents,
 }
 

@@ -185,9 +185,9 @@ def quantize(w: Tensor) -> tuple[Tensor, Tensor]:
 
     Numbers are rounded with the scale as stored, so the error is at most half a step.
 
-    >>> numbers, scale = quantize(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))
+    >>> numbers, scale = quantize(torch.tensor([[1.0, -0.25], [0.0, 0.0]]))
     >>> numbers
-    tensor([[127, -63],
+    tensor([[127, -32],
             [  0,   0]], dtype=torch.int8)
     """
     peak = w.detach().float().abs().amax(1)

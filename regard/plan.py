@@ -39,7 +39,7 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 BACKENDS = ("auto", *KERNELS)
-EXPONENTIAL = ("cpu_additive",)  # those that read a cache's e^{2b} as it is
+EXPONENTIAL = ("cpu_additive", "triton_additive")  # those that read a cache's e^{2b} as it is
 GPU_ONLY = ("triton_offset", "triton_additive")  # left out on a CPU, where Triton's interpreter may run them if forced
 
 

@@ -21,11 +21,6 @@ from torch import Tensor
 
 from regard.text import write_whole
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 PathLike = str | os.PathLike[str]
 
 
@@ -39,7 +34,8 @@ class Damaged(ValueError):
 def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors, and a table of plain values beside them."""
     plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    metadata = {"regard": json.dumps(about), "crc32": str(_checksum(plain))}
+    # one entry: of several, safetensors would write the order by chance, and equal files would differ
+    metadata = {"regard": json.dumps({"crc32": _checksum(plain), "about": about})}
     write_whole(Path(path), save(plain, metadata))
 
 
@@ -53,11 +49,14 @@ def read_tensors(path: PathLike, device: str | torch.device = "cpu") -> tuple[di
         raise
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path}: cut short, or not a safetensors file ({error})") from error
-    if "regard" not in metadata or "crc32" not in metadata:
-        raise Damaged(f"{path}: a safetensors file, but not one of regard's")
-    if str(_checksum(tensors)) != metadata["crc32"]:
+    try:
+        own = json.loads(metadata["regard"])
+        crc32, about = own["crc32"], own["about"]
+    except (KeyError, TypeError, ValueError):
+        raise Damaged(f"{path}: a safetensors file, but not one of regard's") from None
+    if _checksum(tensors) != crc32:
         raise Damaged(f"{path}: its contents have changed since it was written (the checksum differs)")
-    return {name: t.to(device) for name, t in tensors.items()}, json.loads(metadata["regard"])
+    return {name: t.to(device) for name, t in tensors.items()}, about
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:
@@ -74,8 +73,8 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
 def read_toml(path: PathLike) -> dict[str, Any]:
     """A TOML file as a table."""
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return _loads(Path(path).read_bytes().decode())
+    except ValueError as error:  # also what is not UTF-8
         raise Damaged(f"{path}: not a TOML file: {error}") from error
 
 
@@ -86,10 +85,18 @@ def parse_value(text: str) -> Any:
     (0.001, [1, 2], 'dot')
     """
     try:
-        table = tomllib.loads(f"x = {text}")
-        return table["x"] if len(table) == 1 else text
-    except tomllib.TOMLDecodeError:
+        table = _loads(f"x = {text}")
+    except ValueError:
         return text
+    return table["x"] if len(table) == 1 else text
+
+
+def _loads(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
 
 
 def write_toml(path: PathLike, table: Mapping[str, Any]) -> None:

@@ -213,6 +213,13 @@ def test_tensors_keep_their_kind(tmp_path):
         assert back[name].dtype == t.dtype and torch.equal(back[name], t)
 
 
+def test_equal_tensors_make_equal_files(tmp_path):
+    some = {f"t{i}": torch.full((i + 1,), float(i)) for i in range(9)}
+    for n in range(8):
+        write_tensors(tmp_path / f"{n}", some, {"a": 1, "b": 2, "c": 3})
+    assert len({(tmp_path / f"{n}").read_bytes() for n in range(8)}) == 1
+
+
 def test_toml_comes_back(tmp_path):
     table = {
         "a": 1,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from regard.tasks.translation import main
+
 ROOT = Path(__file__).parent.parent
 
 TOY = """
@@ -122,6 +124,7 @@ def test_killed_twice_and_started_again_gives_the_same_weights(data):
     assert sorted(p.name for p in (data / "killed").iterdir()) == sorted(p.name for p in (data / "whole").iterdir())
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(data):
     short = ("--out", "m", "--set", "training.updates=12", "--keep-checkpoints")
     assert train(data, *short)[0] == 0
@@ -161,6 +164,7 @@ def test_settings_that_change_nothing_learned_may_differ(data):
 # --- no room ---
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_the_last_checkpoint_stays(data):
     """A limit on the size of a file: states, three times as large as weights, do not fit from some point on."""
     train_until(data, 8, "--out", "m", "--set", "training.keep=9")
@@ -183,7 +187,7 @@ def bad_input(data, *arguments):
     return said
 
 
-def test_bad_input_is_said_with_exit_code_2(data):
+def test_bad_input_is_said_with_exit_code_2(data, monkeypatch, capsys):
     (data / "short.fr").write_text("un\n")
     (data / "empty").write_text("")
     (data / "latin.fr").write_bytes((data / "train.fr").read_bytes().replace(b"\n", b" \xe9\n", 3))
@@ -203,21 +207,11 @@ def test_bad_input_is_said_with_exit_code_2(data):
         (("--out", "m", "--set", "training.tokens=10"), "cannot hold pair"),
         (("--out", "m", "--set", "training.device=tpu9"), "device must be auto, cpu or cuda"),
     ]
-    from regard.tasks.translation import main
-
-    here = Path.cwd()
-    os.chdir(data)
-    try:
-        for arguments, message in cases:
-            import contextlib
-            import io
-
-            said = io.StringIO()
-            with contextlib.redirect_stderr(said):
-                code = main(["--config", "toy.toml", *arguments])
-            assert code == 2 and message in said.getvalue(), (arguments, said.getvalue())
-    finally:
-        os.chdir(here)
+    monkeypatch.chdir(data)
+    for arguments, message in cases:
+        code = main(["--config", "toy.toml", *arguments])
+        said = capsys.readouterr().err
+        assert code == 2 and message in said, (arguments, said)
     assert (data / "notes" / "mine.txt").read_text() == "mine" and (data / "file").read_text() == "mine"
 
 
@@ -230,3 +224,17 @@ def test_a_bad_command_says_so_in_one_line(data):
 def test_an_unwritable_folder_is_said(data):
     said = bad_input(data, "--out", "/proc/nowhere")
     assert "/proc/nowhere" in said
+
+
+def test_training_needs_nothing_optional(data):
+    """A GPU machine may have torch, tokenizers, safetensors and numpy alone."""
+    absent = ["numba", "rich", "sacrebleu", "typer", "triton", "tensorboard", "matplotlib", "tomli"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from regard.tasks.translation import main; "
+    code += "sys.exit(main(sys.argv[1:]))"
+    options = ["--config", "toy.toml", "--out", "m", "--set", "training.updates=4", "--set", "training.bleu=true"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options], cwd=data, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sacrebleu is not installed: validation is by loss alone" in done.stderr
+    assert (data / "m" / "model.safetensors").exists()

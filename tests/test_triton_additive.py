@@ -347,6 +347,17 @@ def test_few_queries_with_everything(dtype):
     check(problem(dtype, batch=2, queries=3, keys=90, dim=33, values=7, terms=terms, dropout=0.3, seed=seeds, **rest))
 
 
+@pytest.mark.parametrize("size", [1.0, 40.0])
+def test_few_queries_against_cached_exponentials(size):
+    p = problem(torch.float32, queries=2, keys=70, dim=9, size=size)
+    (tanh,) = p.terms.tanhs
+    tanh = replace(tanh, b=tanh.b.clamp(-43, 43))
+    cached = replace(tanh, b=torch.exp(2 * tanh.b), exponential=True)
+    p, q = (replace(p, terms=replace(p.terms, terms=(term,))) for term in (tanh, cached))
+    for x, y in zip(triton_additive.run(q), triton_additive.run(p), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5)
+
+
 def test_few_queries_are_exact_in_every_type():
     p = problem(torch.bfloat16, queries=2, keys=70)
     assert triton_additive.error_bound(p) == 0

@@ -292,6 +292,9 @@ CASES = [
     Case("shaw", 17, 90, 1, "right", heads=1),
     Case("alibi", 70, 70, heads=1, tile=(16, 32)),
     Case("shaw", 33, 33, tile=None),
+    # rows of k and v that are not whole words, on tiles for which a GPU has an instruction
+    Case("shaw", 33, 33, 3, "padded", "items", HALF[1], 2, 4, 2, 20, 5, (64, 64), 0.0, False, "expanded", 1, 639),
+    Case("shaw_values", 33, 33, 3, None, 0, HALF[0], 1, 2, 2, 20, 5, (64, 64), 0.0, False, "strided", 1, 640),
     # the context's rounding is larger than its product with the gradient, which cancels
     Case("zero", 1, 2, 40, "left", "items", HALF[1], 1, 1, 1, 16, 16, (16, 32), 0.0, True, "expanded", 1, 846153873),
 ]

@@ -620,7 +620,7 @@ def few(
     q_docs, k_docs, q_docs_b, k_docs_b, key_spans, key_spans_b, drop,
     H, G, L, S, DV, a_b, a_h, a_n, b_b, b_h, b_n, v_b, v_h, v_s, w_b, w_h, w_d, splits,
     D: tl.constexpr, COLS: tl.constexpr, DVP: tl.constexpr, QUERIES: tl.constexpr, PRECISION: tl.constexpr,
-    THRESHOLD: tl.constexpr, SCALE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    THRESHOLD: tl.constexpr, SCALE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EXPONENTIAL: tl.constexpr,
 ):  # fmt: skip
     """Few queries against one of ``splits`` parts of the keys, each read once: the sum of weighted values, the largest
     score (to base 2) and the sum of weights, per query."""
@@ -646,7 +646,9 @@ def few(
     for j0 in range(lo, hi, BN):
         j = j0 + tl.arange(0, BN)
         at, inside = j[:, None].to(tl.int64), (j < S)[:, None]
-        block = tl.load(y + at * b_n, mask=inside & (d < D)[None, :], other=0.0).to(tl.float32)
+        block = tl.load(y + at * b_n, mask=inside & (d < D)[None, :], other=1.0).to(tl.float32)
+        if EXPONENTIAL:  # a cache keeps e^{2b}; the logarithm hides behind the memory
+            block = 0.5 * tl.log(block)
         values = _up(tl.load(v + at * v_s, mask=inside & (dv < DV)[None, :], other=0.0))
         s = _few_scores(a, block, weights, i, L, a_n, D, COLS, QUERIES, BM)
         s = _other_terms(s, b, h, bh, bk, i, j, position, L, S, key, row, bias, bias_b, bias_h, bias_i, bias_j,

@@ -51,7 +51,7 @@ from regard.kernels import _dropout, _op
 from regard.kernels._launch import launchers
 from regard.kernels._tanh_series import SERIES
 from regard.mask import And, Causal, Documents, Grid, Lengths, Mask, Prefix, Window
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms, may_need_gradient, plain
 
 NAME = "triton_additive"
 WORKSPACE = 256 * 2**20  # bytes of dS held at once
@@ -114,6 +114,9 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
+    (tanh,) = problem.terms.tanhs
+    if tanh.exponential and (problem.queries > FEW or may_need_gradient(tanh.a, tanh.b, tanh.w, problem.v)):
+        problem = replace(problem, terms=plain(problem.terms))
     return _op.run(NAME, problem)
 
 
@@ -542,6 +545,7 @@ class _Given:
             **self.documents, **self.spans("key_spans", self.key_spans), **self.dropout(), **sizes,
             **_strides("a", self.a), **_strides("b", self.b), w_b=w_b, w_h=w_h, w_d=w_d, **self.values(), D=self.dims,
             COLS=max(16, _power(self.dims)), QUERIES=p.queries, PRECISION=self.precision(), BM=16, BN=block,
+            EXPONENTIAL=p.terms.tanhs[0].exponential,
         )  # fmt: skip
         self.kernels.join_splits[(rows,)](
             parts, tops, totals, out, lse, self.sink(), p.queries, self.value_dims, splits,

@@ -186,7 +186,7 @@ def sized(pairs: int) -> Sections:
             "rnn": rnn,
             "training": {
                 "updates": 4000 if tiny else 8000,
-                "tokens": 4000 if tiny else 16000,
+                "tokens": 4000 if tiny else 18000,
                 "lr": 3e-3,
                 "warmup": 1000 if tiny else 2000,
                 "rdrop": 5.0,

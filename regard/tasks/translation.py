@@ -37,9 +37,18 @@ __all__ = ["Data", "Objective", "Settings", "Training", "Translation", "main", "
 class Objective(nn.Module):
     """The loss of a batch: label-smoothed cross-entropy, with R-Drop over two passes at once."""
 
-    def __init__(self, model: Any, *, smoothing: float, rdrop: float, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        smoothing: float,
+        rdrop: float,
+        dtype: torch.dtype | None = None,
+        compile: bool = False,
+    ) -> None:
         super().__init__()
         self.model, self.smoothing, self.rdrop, self.dtype = model, smoothing, rdrop, dtype
+        self.features = torch.compile(model.features, dynamic=True) if compile else model.features
 
     def forward(self, source: Tensor, lengths: Tensor, target_in: Tensor, target_out: Tensor) -> Tensor:
         """Loss and negative log-likelihood, summed over the targets: [2]."""
@@ -47,7 +56,7 @@ class Objective(nn.Module):
         if passes > 1:
             source, lengths, target_in = (torch.cat((x, x)) for x in (source, lengths, target_in))
         with autocast(source.device, self.dtype):
-            features = self.model.features(source, target_in, source_lengths=lengths)
+            features = self.features(source, target_in, source_lengths=lengths)
             rows, targets = features.flatten(0, 1), target_out.flatten()
             if rows.device.type == "cpu":  # on a GPU counting them would be waited for
                 rows, targets = _without_padding(rows, targets, passes)
@@ -86,7 +95,9 @@ class Translation:
         )
         self.device, self.bleu = device, bleu
         self.dtype = torch.bfloat16 if _half(settings.precision, device) else None
-        self.objective = Objective(model, smoothing=settings.smoothing, rdrop=settings.rdrop, dtype=self.dtype)
+        self.objective = Objective(
+            model, smoothing=settings.smoothing, rdrop=settings.rdrop, dtype=self.dtype, compile=settings.compile
+        )
         layers = [getattr(model, name) for name in ("encoder", "decoder")] if hasattr(model, "decoder_norm") else []
         self.blocks = [block for part in layers for block in part]
         self.static = bool(layers)  # the recurrent model waits for lengths

@@ -14,6 +14,8 @@ time, and [M, V] logits never exist.
 
 from __future__ import annotations
 
+import importlib.util
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -83,7 +85,7 @@ class _Loss(torch.autograd.Function):
                 some, y = rows[:, a : a + chunk], targets[a : a + chunk]
                 flat = some.reshape(-1, rows.shape[-1])
                 logits = (flat @ weight.mT).view(passes, len(y), -1)
-                sums, slope = row_losses(logits, y, pad_id, smoothing, rdrop, wanted)
+                sums, slope = _by_rows(logits)(logits, y, pad_id, smoothing, rdrop, wanted)
                 totals += sums
                 if d_rows is not None and d_weight is not None and slope is not None:
                     slope = slope.view(-1, len(weight)).to(weight.dtype)
@@ -100,6 +102,24 @@ class _Loss(torch.autograd.Function):
         scale = d_totals[0]
         features = d_rows.flatten(0, 1) * scale.to(d_rows.dtype)
         return features, (d_weight * scale).to(ctx.dtype), None, None, None, None, None, None
+
+
+def _by_rows(logits: Tensor) -> Any:
+    """``row_losses``, or its twin on a GPU."""
+    fits = logits.device.type == "cuda" and logits.dtype != torch.float64 and logits.is_contiguous()
+    return _triton_rows() if fits and _has_triton() else row_losses
+
+
+@lru_cache(1)
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+@lru_cache(1)
+def _triton_rows() -> Any:
+    from regard.train import _triton_loss
+
+    return _triton_loss.row_losses
 
 
 def row_losses(

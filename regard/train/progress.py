@@ -115,13 +115,13 @@ class Metrics:
 
     def __init__(self, path: Path, update: int, tensorboard: bool = False) -> None:
         """Goes on after this update: what an earlier, killed process wrote beyond it comes again."""
+        self._board = _board(path.parent / "tensorboard") if tensorboard else None
         kept = [line for line in _whole_lines(path) if line["update"] <= update]
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}")
         part.write_text("".join(json.dumps(line) + "\n" for line in kept))
         os.replace(part, path)
         self._file = open(path, "a")  # noqa: SIM115, closed by close()
-        self._board = _board(path.parent / "tensorboard") if tensorboard else None
 
     def write(self, update: int, numbers: Mapping[str, Any]) -> None:
         self._file.write(json.dumps({"update": update, **numbers}) + "\n")

@@ -50,7 +50,8 @@ class Settings(Table):
     validation was not better ``patience`` times in a row (0: never). Every ``log_every`` updates a line is logged.
 
     Machine: ``device`` "auto", "cpu", "cuda"; ``precision`` "auto" (bfloat16 on a GPU), "bfloat16" or "float32";
-    ``graphs`` replays CUDA graphs, one per shape of batch; ``parallel`` "ddp" or "fsdp" under torchrun.
+    ``graphs`` replays CUDA graphs, one per shape of batch; ``compile`` runs the model through torch.compile, once for
+    all shapes; ``parallel`` "ddp" or "fsdp" under torchrun.
     """
 
     updates: int = 8000
@@ -72,6 +73,7 @@ class Settings(Table):
     device: str = "auto"
     precision: str = "auto"
     graphs: bool = True
+    compile: bool = False
     parallel: str = "ddp"
     tensorboard: bool = False
 
@@ -93,7 +95,7 @@ class Settings(Table):
         self.one_of("parallel", ("ddp", "fsdp"))
 
     # Changing one of these between a kill and a restart changes nothing about what is learned.
-    FREE = ("log_every", "device", "graphs", "parallel", "tensorboard", "keep")
+    FREE = ("log_every", "device", "graphs", "compile", "parallel", "tensorboard", "keep")
 
     def rate(self, update: int) -> float:
         """The learning rate of this update."""

@@ -1,0 +1,234 @@
+"""Training speed: target tokens per second of regard's loop, beside a plain eager loop around torch.nn.Transformer.
+
+    python benchmarks/train_speed.py            # on this CPU, or on a GPU where there is one; under two minutes
+    python benchmarks/train_speed.py --json out.json
+
+Same architecture, same batches (lengths as in Multi30k, drawn), same loss (label smoothing), Adam and clipping;
+bfloat16 autocast on a GPU. The peer is given variable shapes and its loss is never waited for. Both run in turns, and
+the best time of each counts. If transformers is installed, its Marian model is trained by the same plain loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.bpe import Ragged
+from regard.data import Corpus, batches
+from regard.data.corpus import Part
+from regard.folder import make_model
+from regard.tasks._settings import Data, Fitted, Settings
+from regard.tasks.translation import Objective, Translation, _filled, _tensors
+from regard.train import Ranks
+from regard.train.engine import Engine, GraphEngine
+
+VOCABULARY = 10_000
+SIZES = {
+    "tiny, d 128": {"dim": 128, "ffn_dim": 256, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
+    "small, d 256": {"dim": 256, "ffn_dim": 512, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
+}
+
+
+def corpus(pairs: int, seed: int = 0) -> Corpus:
+    """Random subwords in sentences as long as Multi30k's: 14 ± 4 English, French in proportion."""
+    g = np.random.default_rng(seed)
+    source = np.clip(g.normal(14.5, 4.5, pairs).round(), 4, 45).astype(np.int64)
+    target = np.clip((source * g.normal(1.1, 0.15, pairs)).round(), 4, 50).astype(np.int64)
+
+    def side(lengths: Any) -> Ragged:
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        words = (4 + (VOCABULARY - 4) * g.random(offsets[-1]) ** 3).astype(np.uint32)  # some are frequent
+        return Ragged(words, offsets)
+
+    table = Ragged(np.arange(VOCABULARY, dtype=np.uint32), np.arange(VOCABULARY + 1))
+    return Corpus(None, (side(source), side(target)), table, [Part(0, pairs, 1.0)], [])  # type: ignore[arg-type]
+
+
+class Plain(nn.Module):
+    """What one writes around torch.nn.Transformer."""
+
+    def __init__(self, size: dict[str, Any]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, size["dim"], padding_idx=0)
+        self.core = nn.Transformer(
+            size["dim"],
+            size["heads"],
+            size["encoder_layers"],
+            size["decoder_layers"],
+            size["ffn_dim"],
+            size["dropout"],
+            batch_first=True,
+            norm_first=True,
+        )
+        self.dropout, self.scale = nn.Dropout(size["dropout"]), size["dim"] ** 0.5
+        angle = torch.arange(512)[:, None] * 10000 ** (-torch.arange(0, size["dim"], 2) / size["dim"])
+        self.register_buffer("waves", torch.stack((angle.sin(), angle.cos()), -1).flatten(-2))
+        nn.init.normal_(self.embedding.weight, std=size["dim"] ** -0.5)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.embedding(tokens) * self.scale + self.waves[: tokens.shape[1]])
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        causal = torch.ones(target_in.shape[1], target_in.shape[1], dtype=torch.bool, device=source.device).triu(1)
+        out = self.core(
+            self.embed(source),
+            self.embed(target_in),
+            tgt_mask=causal,
+            src_key_padding_mask=source == 0,
+            memory_key_padding_mask=source == 0,
+            tgt_is_causal=True,
+        )
+        return F.linear(out, self.embedding.weight)
+
+
+def plain_loop(model: nn.Module, device: torch.device, call: Callable[[list[Tensor]], Tensor]) -> Callable[[Any], None]:
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98))
+
+    def step(tensors: list[Tensor]) -> None:
+        moved = [t.to(device, non_blocking=True) for t in tensors]
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits = call(moved)
+            loss = F.cross_entropy(
+                logits.flatten(0, 1).float(), moved[3].flatten(), ignore_index=0, label_smoothing=0.1
+            )  # fmt: skip
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def contestants(size: dict[str, Any], device: torch.device, tokens: int, compiled: bool) -> dict[str, tuple[Any, bool]]:
+    """Name → (a function of a batch, does it want filled rows)."""
+    out: dict[str, tuple[Any, bool]] = {}
+    ranks = Ranks(0, 1, device)
+    kinds = [("regard", 0.0, False), ("regard, R-Drop", 5.0, False)]
+    if compiled:
+        kinds += [("regard, compiled", 0.0, True), ("regard, compiled, R-Drop", 5.0, True)]
+    for name, rdrop, compile in kinds:
+        training = {"tokens": tokens, "rdrop": rdrop, "multiple": 8}
+        fitted = Fitted.of(Settings(data=Data(), model=size, training=training), 29_000, device.type == "cuda")
+        torch.manual_seed(0)
+        model = make_model({**fitted.model, "vocab_size": VOCABULARY}).to(device)
+        dtype = torch.bfloat16 if device.type == "cuda" else None
+        objective = Objective(model, smoothing=0.1, rdrop=rdrop, dtype=dtype, compile=compile)
+        if device.type == "cuda":
+            engine: Engine = GraphEngine(objective, fitted.training, ranks, len(Translation.sums), print)
+        else:
+            engine = Engine(objective, fitted.training, ranks, len(Translation.sums))
+        count = iter(range(1, 1 << 30))
+        out[name] = (lambda t, e=engine, c=count: e.update([(t, tokens)], next(c))), device.type == "cuda"
+    torch.manual_seed(0)
+    plain = Plain(size).to(device)
+    out["torch.nn.Transformer"] = plain_loop(plain, device, lambda t: plain(t[0], t[2])), False
+    marian = _marian(size, device)
+    if marian is not None:
+
+        def call(t: list[Tensor]) -> Tensor:
+            seen = (t[0] != 0).long()
+            return marian(input_ids=t[0], attention_mask=seen, decoder_input_ids=t[2], use_cache=False).logits
+
+        out["transformers Marian"] = plain_loop(marian, device, call), False
+    return out
+
+
+def _marian(size: dict[str, Any], device: torch.device) -> Any:
+    try:
+        from transformers import MarianConfig, MarianMTModel
+    except ImportError:
+        return None
+    config = MarianConfig(
+        vocab_size=VOCABULARY,
+        decoder_vocab_size=VOCABULARY,
+        d_model=size["dim"],
+        encoder_layers=size["encoder_layers"],
+        decoder_layers=size["decoder_layers"],
+        encoder_ffn_dim=size["ffn_dim"],
+        decoder_ffn_dim=size["ffn_dim"],
+        encoder_attention_heads=size["heads"],
+        decoder_attention_heads=size["heads"],
+        dropout=size["dropout"],
+        pad_token_id=0,
+        eos_token_id=2,
+        bos_token_id=1,
+        decoder_start_token_id=1,
+        share_encoder_decoder_embeddings=True,
+    )
+    return MarianMTModel(config).to(device).train()
+
+
+def measure(
+    size: dict[str, Any], device: torch.device, tokens: int, count: int, rounds: int, compiled: bool
+) -> dict[str, float]:
+    """Target tokens per second of each."""
+    epoch = batches(corpus(29_000), tokens=tokens, multiple=8)
+    plain = [_tensors(epoch[k]) for k in range(min(count, len(epoch)))]
+    text = sum(int((t[3] != 0).sum()) for t in plain)
+    filled = [_filled(t, tokens // (t[0].shape[1] + t[2].shape[1])) for t in plain]
+    if device.type == "cuda":
+        plain, filled = ([[t.pin_memory() for t in b] for b in some] for some in (plain, filled))
+    best: dict[str, float] = {}
+    runners = contestants(size, device, tokens, compiled)
+    for turn in range(-1 if device.type == "cpu" else -3, rounds):  # turns below 0 warm up
+        for name, (step, wants_filled) in runners.items():
+            some = filled if wants_filled else plain
+            some = some[:2] if turn < 0 and device.type == "cpu" else some
+            _wait(device)
+            start = time.perf_counter()
+            for batch in some:
+                step(batch)
+            _wait(device)
+            seconds = time.perf_counter() - start
+            if turn >= 0:
+                best[name] = min(best.get(name, float("inf")), seconds)
+    return {name: text / seconds for name, seconds in best.items()}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", message="enable_nested_tensor")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tokens", type=int, help="padded subwords of an update, source and target")
+    parser.add_argument("--batches", type=int, help="distinct batches per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compile", action="store_true", help="with torch.compile too, which takes minutes")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    device = torch.device(options.device, 0) if options.device == "cuda" else torch.device(options.device)
+    on_gpu = device.type == "cuda"
+    tokens, count = options.tokens or (16_000 if on_gpu else 2000), options.batches or (60 if on_gpu else 4)
+    name = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    print(f"{name}, torch {torch.__version__}, {tokens} padded tokens an update, {count} batches")
+    results: dict[str, Any] = {"device": name, "torch": torch.__version__, "tokens": tokens, "sizes": {}}
+    for size, table in SIZES.items():
+        speeds = measure(table, device, tokens, count, options.rounds, options.compile)
+        results["sizes"][size] = speeds
+        base = speeds["torch.nn.Transformer"]
+        for who, speed in speeds.items():
+            print(f"{size:14} {who:26} {speed:12,.0f} target tokens/s   {speed / base:5.2f} ×", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
