@@ -143,13 +143,12 @@ def seconds(f: Callable[[], int], clock: Callable[[], float], repeats: int) -> t
     return best, count
 
 
-def measure(repeats: int) -> list[dict[str, Any]]:
+def measure(repeats: int, counts: list[int]) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     mine, other = ours(), theirs()
     small = to_int8(mine)
     rows = []
-    every = torch.get_num_threads()
-    for threads in sorted({1, every}):
+    for threads in counts:
         torch.set_num_threads(threads)
         clock = time.process_time if threads == 1 else time.perf_counter
         for name, (own, unsorted, by_length) in workloads().items():
@@ -199,13 +198,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help=f"keep the figures in {RESULTS.name}")
+    default = sorted({1, torch.get_num_threads()})
+    parser.add_argument("--threads", type=int, nargs="+", default=default, help="more than 1 needs a quiet machine")
     options = parser.parse_args()
     import transformers
 
     transformers.logging.set_verbosity_error()
-    rows = measure(options.repeats)
+    rows = measure(options.repeats, options.threads)
     about = {
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "machine": platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
