@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.kernels import _dropout, cpu_additive
+from regard.kernels import _dropout, _threads, cpu_additive
 from regard.mask import Causal, Dense, Documents, Lengths, Window
 from regard.score import Additive, Bias, Key, Location
 
@@ -66,7 +67,6 @@ def test_threads_follow_torch() -> None:
         out = regard.attend(*leaves, score=score)
         three = torch.autograd.grad(out.sum(), leaves)
         assert torch.equal(out, expected)
-        assert sum(t.name.startswith("regard") for t in threading.enumerate()) >= 2
         torch.set_num_threads(1)
         one = torch.autograd.grad(regard.attend(*leaves, score=score).sum(), leaves)
     finally:
@@ -75,17 +75,54 @@ def test_threads_follow_torch() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.fixture(params=["PyTorch's threads", "our own"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three threads of either kind."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    if request.param == "our own":
+        monkeypatch.setattr(_threads, "_openmp", lambda process: None)
+    elif _threads._openmp(os.getpid()) is None:
+        pytest.skip("PyTorch does not run on GNU OpenMP here")
+
+
+@pytest.mark.usefixtures("threads")
+def test_work_is_spread() -> None:
+    """Every number once, on three threads (which wait for each other, so that each gets something)."""
+    seen: list[int] = []
+    idents: set[int] = set()
+    meeting = threading.Barrier(3, timeout=20)
+
+    def work(i: int, j: int) -> None:
+        if threading.get_ident() not in idents:
+            idents.add(threading.get_ident())
+            meeting.wait()
+        seen.extend(range(i, j))
+
+    _threads.spread(100, 2**30, work)
+    assert sorted(seen) == list(range(100))
+    assert len(idents) == 3
+
+
+@pytest.mark.usefixtures("threads")
+def test_what_a_thread_raises_is_raised() -> None:
+    def fail(i: int, j: int) -> None:
+        raise ZeroDivisionError("in a thread")
+
+    with pytest.raises(ZeroDivisionError, match="in a thread"):
+        _threads.spread(100, 2**30, fail)
+
+
 def _in_a_child(queue: multiprocessing.Queue[list[int]]) -> None:
     seen: list[int] = []
-    cpu_additive._spread(100, 2**30, lambda i, j: seen.extend(range(i, j)))
+    _threads.spread(100, 2**30, lambda i, j: seen.extend(range(i, j)))
     queue.put(sorted(seen))
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_forked_child_makes_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_makes_threads_of_its_own() -> None:
     """A fork takes no threads along. (PyTorch's own do not survive one, so the child keeps to our part.)"""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    cpu_additive._spread(100, 2**30, lambda i, j: None)
+    _threads.spread(100, 2**30, lambda i, j: None)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_in_a_child, args=(queue,), daemon=True)

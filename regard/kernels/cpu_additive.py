@@ -8,14 +8,10 @@ a forked child too, and their number follows ``torch.get_num_threads()``.
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,6 +20,7 @@ from torch import Tensor
 
 from regard.kernels import _dense as dense
 from regard.kernels import _op
+from regard.kernels._threads import spread
 from regard.mask import Grid
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms, may_need_gradient, plain
 
@@ -93,7 +90,7 @@ class CpuAdditive:
         lse = torch.empty(p.batch, p.heads, p.queries, dtype=given.dtype)
         tasks = _tasks(p)
         args = (tasks.numpy(), *given.arrays(given.sink()), out.numpy(), lse.numpy())
-        _spread(len(tasks), given.work, lambda i, j: loops.forward(args[0], i, j, *args[1:]))
+        spread(len(tasks), given.work, lambda i, j: loops.forward(args[0], i, j, *args[1:]))
         given.spoil(out, lse, given.nan_rows, given.nan_keys)
         return out, lse
 
@@ -110,7 +107,7 @@ class CpuAdditive:
         arrays = given.arrays()
         data = [x.numpy() for x in (given.v.mT.contiguous(), lse, delta, grad, *g.tensors())]
         units = p.batch * p.kv_heads * g.splits
-        _spread(units, given.work, lambda i, j: loops.backward(i, j, g.splits, *arrays, *data))
+        spread(units, given.work, lambda i, j: loops.backward(i, j, g.splits, *arrays, *data))
         return g.problem(p, tanh, lse, delta)
 
 
@@ -277,7 +274,7 @@ def _decode(p: Problem) -> tuple[Tensor, Tensor]:
         w.numpy(), *_panels(p.v.to(given.dtype)), *given.terms(), given.block_k, p.keys, given.dims,
         given.sink(), *parts,
     )  # fmt: skip
-    _spread(panels * chunks, 4 * given.work, lambda i, j: loops.decode(i, j, *args))
+    spread(panels * chunks, 4 * given.work, lambda i, j: loops.decode(i, j, *args))
     out = acc.new_empty(p.batch, p.heads, p.queries, p.v.shape[-1])
     lse = acc.new_empty(out.shape[:3])
     loops.gather(chunks, given.group, *parts, out.numpy(), lse.numpy())
@@ -311,7 +308,7 @@ def _exponentials(b: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
     bt[:, :, dims:] = 0
     top = b.new_zeros(batch * kv_heads, padded)
     loops, args = _loops(b.dtype, "forward"), (b.numpy(), bt.numpy(), top.numpy(), wide)
-    _spread(batch * kv_heads, 16 * b.numel(), lambda i, j: loops.keys(i, j, *args))
+    spread(batch * kv_heads, 16 * b.numel(), lambda i, j: loops.keys(i, j, *args))
     return bt, top.view(batch, kv_heads, padded)
 
 
@@ -363,52 +360,6 @@ def _tasks(p: Problem) -> Tensor:
     starts = torch.arange(0, p.queries, ROWS)
     b, h, i = torch.meshgrid(torch.arange(p.batch), torch.arange(p.heads), starts, indexing="ij")
     return torch.stack((b, h, i, (i + ROWS).clamp(max=p.queries)), -1).flatten(0, 2)
-
-
-@dataclass
-class _Pool:
-    """Threads of one process; a forked child makes its own."""
-
-    pid: int = 0
-    size: int = 0
-    executor: ThreadPoolExecutor | None = None
-    lock: Any = None
-
-    def get(self, size: int) -> ThreadPoolExecutor:
-        if self.pid != os.getpid():
-            self.pid, self.executor, self.lock = os.getpid(), None, threading.Lock()
-        with self.lock:
-            if self.executor is None or self.size < size:
-                self.size, self.executor = size, ThreadPoolExecutor(size, thread_name_prefix="regard")
-            return self.executor
-
-
-_pool = _Pool()
-
-
-def _spread(count: int, work: int, f: Callable[[int, int], None]) -> None:
-    """Run f(i, j) over ranges that cover 0 … count, on as many threads as PyTorch uses."""
-    threads = min(torch.get_num_threads(), count)
-    if threads <= 1 or work < 2**18:
-        f(0, count)
-        return
-    pieces = min(count, 8 * threads)
-    edges = [count * n // pieces for n in range(pieces + 1)]
-    remaining = iter(list(pairwise(edges)))
-    lock = threading.Lock()
-
-    def worker() -> None:
-        while True:
-            with lock:
-                piece = next(remaining, None)
-            if piece is None:
-                return
-            f(*piece)
-
-    others = [_pool.get(threads - 1).submit(worker) for _ in range(threads - 1)]
-    worker()
-    for other in others:
-        other.result()
 
 
 _compiling = threading.Lock()
