@@ -139,6 +139,8 @@ class Fitted:
         before = (kept or {}).get("training", {})
         multiple = before.get("multiple", 8 if on_gpu else 1)
         training = {**fit["training"], "multiple": multiple, **given.training}
+        if "warmup" not in given.training:  # a short run must not end before its learning rate is reached
+            training["warmup"] = min(training["warmup"], training["updates"] // 4)
         return cls(
             given.data,
             Cutting.from_table({**fit["subwords"], **given.subwords}, "subwords"),
