@@ -312,6 +312,24 @@ def test_what_cannot_be_exported_is_named(changes, message):
         to_spec(make(**changes), TOKENS)
 
 
+@pytest.mark.parametrize("shown", [{"layer": 2}, {"layer": -3}, {"head": 4}, {"head": -1}])
+def test_attention_that_is_not_there_is_refused(shown):
+    with pytest.raises(ValueError, match="2 × 4 are there"):
+        to_spec(make(), TOKENS, **shown)
+
+
+def test_an_empty_translation_is_read_too(engines):
+    engine = engines[1].engine
+    source = engine.subwords.encode(SOURCES[0]).ids
+    for ours, theirs in zip(
+        engines[0].engine.read([source, source], [[], source[:2]], attention=True),
+        engine.read([source, source], [[], source[:2]], attention=True),
+        strict=True,
+    ):
+        assert theirs.log_prob == pytest.approx(ours.log_prob, rel=1e-5, abs=1e-4)
+        torch.testing.assert_close(theirs.attention[0, 0], ours.attention[1].mean(0), atol=1e-5, rtol=0)
+
+
 def test_a_recurrent_model_cannot_be_exported(tmp_path):
     subwords = Subwords.learn([SOURCES], vocab_size=300)
     folder.save(tmp_path / "rnn", RNNSeq2Seq(RNNConfig(vocab_size=len(subwords), dim=16)), subwords)

@@ -73,7 +73,11 @@ def to_spec(
     from ctranslate2 import specs
 
     c = model.config
-    layer = range(c.decoder_layers)[layer]
+    if not -c.decoder_layers <= layer < c.decoder_layers or head not in (None, *range(c.heads)):
+        raise ValueError(
+            f"[align]: there is no layer {layer} with head {head}; {c.decoder_layers} × {c.heads} are there"
+        )
+    layer %= c.decoder_layers
     how = {
         "pre_norm": c.norm == "pre",
         "activation": specs.Activation[ACTIVATIONS[c.activation]],
