@@ -296,7 +296,7 @@ def export(
     regard translate --engine ctranslate2 --model model.ct2/ "A dog runs."
 
     CTranslate2 runs Transformers with dot-product scores. What is exported has the model's subwords beside it, and
-    shows the attention of one layer: that of [align] in the model's config.toml, or the middle one.
+    shows the attention of one layer: that of the align table in the model's config.toml, or the middle one.
     """
     from regard.interop import ctranslate2
     from regard.translator import find
