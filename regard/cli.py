@@ -63,6 +63,7 @@ def _top(version: Annotated[bool, typer.Option("--version", is_eager=True, callb
 Model = Annotated[str, typer.Option("--model", "-m", help="A model folder, or the name of a bundled model.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
 Int8 = Annotated[bool, typer.Option("--int8", help="Compute in 8 bits, on a CPU: faster, rarely another word.")]
+EngineName = Annotated[str, typer.Option("--engine", help="What runs the model: torch or ctranslate2.")]
 Beam = Annotated[int, typer.Option("--beam", "-b", min=1, help="Hypotheses kept open; 1 is greedy.")]
 BatchTokens = Annotated[int, typer.Option(min=1, help="Source subwords read at once, padding included.")]
 OutFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write here, all of it or nothing.")]
@@ -109,6 +110,7 @@ def translate(
     layer: Layer = None,
     head: Head = None,
     batch_tokens: BatchTokens = 1024,
+    engine: EngineName = "torch",
     window: Annotated[int, typer.Option(min=1, help="Lines read at a time; 1 answers each at once.")] = 10_000,
     device: Device = None,
     int8: Int8 = False,
@@ -145,10 +147,10 @@ def translate(
     with Writer(output) as writer, Job(strict) as job:
         if score is not None:
             pairs = paired(list(lines), list(lines_of(score)), ("the input", str(score)))
-            for found in job.run(pairs, _load(model, device, int8).forced, batch_tokens=batch_tokens):
+            for found in job.run(pairs, _load(model, device, int8, engine).forced, batch_tokens=batch_tokens):
                 writer.write([f"{found.translations[0].log_prob:.4f}" if found.translations else ""])
             return
-        translator, number = _load(model, device, int8), 0
+        translator, number = _load(model, device, int8, engine), 0
         look: dict[str, Any] = {"layer": layer, "head": head}
         search |= {"attention": alignment or show, "batch_tokens": batch_tokens}
         if not (text or input) and sys.stdin.isatty():
@@ -177,6 +179,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="The same seed draws the same.")] = 12345,
     beam: Beam = 5,
     batch_tokens: BatchTokens = 1024,
+    engine: EngineName = "torch",
     device: Device = None,
     int8: Int8 = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -200,7 +203,7 @@ def evaluate(
     for name in model or []:
         lines = [Line(f"{source}:{i}", line) for i, line in enumerate(text_of(source or "-"), 1)]
         with Job(strict=True) as job:
-            done = job.run(lines, _load(name, device, int8).outputs, beam=beam, batch_tokens=batch_tokens)
+            done = job.run(lines, _load(name, device, int8, engine).outputs, beam=beam, batch_tokens=batch_tokens)
             named[name] = [found.text for found in done]
     for name, found in named.items():
         if len(found) != len(wanted):
@@ -233,6 +236,7 @@ def align(
     output: OutFile = None,
     show: Annotated[bool, typer.Option("--show", help="Draw each alignment in the terminal.")] = False,
     batch_tokens: BatchTokens = 1024,
+    engine: EngineName = "torch",
     device: Device = None,
     int8: Int8 = False,
     strict: Strict = False,
@@ -259,8 +263,8 @@ def align(
     look: dict[str, Any] = {"layer": layer, "head": head, "shift": shift}
     how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
     with Writer(output) as writer, Job(strict) as job:
-        translator = _load(model, device, int8)
-        back = None if reverse is None else _backward(_load(reverse, device, int8), pairs, look, how)
+        translator = _load(model, device, int8, engine)
+        back = None if reverse is None else _backward(_load(reverse, device, int8, engine), pairs, look, how)
         every = []
         for i, (pair, found) in enumerate(zip(pairs, job.run(pairs, translator.forced, **how), strict=True)):
             weights = [translator.word_weights(t, **look) for t in found.translations]
@@ -273,6 +277,33 @@ def align(
                 writer.write(drawn(pair.source, found, weights, linked))
         if right is not None:
             say(str(words.quality(every, right)))
+
+
+@app.command()
+def export(
+    *,
+    model: Model = "en-fr-small",
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder; it appears when it is whole.")],
+    format: Annotated[str, typer.Option("--format", "-f", help="For whom: ctranslate2.")] = "ctranslate2",
+    positions: Annotated[
+        int | None, typer.Option(min=1, help="Subwords a sentence may have, for sinusoidal positions.")
+    ] = None,
+) -> None:
+    """Write a model for another program, with the same weights.
+
+    \b
+    regard export --format ctranslate2 --model model/ --out model.ct2/
+    regard translate --engine ctranslate2 --model model.ct2/ "A dog runs."
+
+    CTranslate2 runs Transformers with dot-product scores. What is exported has the model's subwords beside it, and
+    shows the attention of one layer: that of the align table in the model's config.toml, or the middle one.
+    """
+    from regard.interop import ctranslate2
+    from regard.translator import find
+
+    if format != "ctranslate2":
+        raise ValueError(f"--format: expected ctranslate2, got {format!r}")
+    ctranslate2.export(find(model), out, positions=positions)
 
 
 def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:
@@ -302,7 +333,7 @@ def _given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
     return chain.from_iterable(lines_of(path) for path in input or [Path("-")])
 
 
-def _load(name: str, device: str | None, int8: bool) -> Translator:
+def _load(name: str, device: str | None, int8: bool, engine: str) -> Translator:
     from regard.translator import load
 
-    return load(name, device=device, int8=int8)
+    return load(name, device=device, int8=int8, engine=engine)

@@ -105,6 +105,8 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
     if missing:
         begun = (folder / "checkpoints").is_dir()
         hint = "its training has not ended: run the same command again" if begun else "copy it again, or train it anew"
+        if "ctranslate2" in settings:
+            hint = 'it was exported, for --engine ctranslate2 or load(..., engine="ctranslate2") alone'
         raise FileNotFoundError(f"{folder}: {', '.join(missing)} missing from the model folder; {hint}")
     subwords = Subwords.load(folder / "tokenizer.json")
     try:

@@ -177,6 +177,11 @@ class Subwords:
             return SPECIAL[id]
         return next((name for name, i in self.extra.items() if i == id), self._bytes[id].decode(errors="replace"))
 
+    def names(self) -> list[str]:
+        """All subwords by number, as tokenizer.json writes them: a byte is a printable character, a space is Ġ."""
+        known = self._tokenizer.get_vocab()
+        return sorted(known, key=known.__getitem__)
+
     def encode(self, line: str, *, dropout: float = 0.0, seed: int = 0, epoch: int = 0, number: int = 0) -> Encoded:
         """The subwords of a line; no <s> or </s> is added.
 

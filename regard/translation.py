@@ -51,10 +51,15 @@ class Search:
             raise TypeError(f"unknown option {', '.join(unknown)}; there are {', '.join(known)}")
         return cls(**options)
 
+    @property
+    def limits(self) -> decode.Limits:
+        """``min_length`` and ``max_length``; without the latter twice the source, and a few more."""
+        ratio = 2.0 if self.max_length is None else None
+        return decode.Limits(minimum=self.min_length, maximum=self.max_length, ratio=ratio)
+
     def run(self, model: Any, memory: Any, number: int, **options: Any) -> list[list[decode.Hypothesis]]:
         """The best hypotheses of each sentence; ``number`` tells batches apart."""
-        ratio = 2.0 if self.max_length is None else None
-        limits = decode.Limits(minimum=self.min_length, maximum=self.max_length, ratio=ratio)
+        limits = self.limits
         if self.sample:
             seed = None if self.seed is None else (self.seed * 1_000_003 + number) % 2**63
             return decode.sample(

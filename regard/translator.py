@@ -13,11 +13,9 @@ from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-import regard.decode as decode
 from regard.align import Links, links, word_weights
-from regard.models import RNNSeq2Seq
+from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
 from regard.text import UNK, Encoded, Subwords
 from regard.translation import Attended, Output, Search, Translation, joined, sentences
@@ -26,6 +24,7 @@ BUNDLED = Path(__file__).parent / "bundled"
 DEFAULT = "en-fr-small"
 LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
 BATCH_TOKENS = 1024  # source tokens decoded at once, padding included
+ENGINES = ("torch", "ctranslate2")
 
 Progress = Callable[[int], None]
 """Called with the number of lines that have been finished since it was called last."""
@@ -49,7 +48,7 @@ class _Pair(NamedTuple):
 
 
 class Translator:
-    """Translates with a model. Make one with :func:`load`.
+    """Translates with a model, or with another engine that runs one. Make one with :func:`load`.
 
     ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
     sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best.
@@ -60,28 +59,31 @@ class Translator:
         model: Any,
         subwords: Subwords,
         *,
+        engine: Engine | None = None,
         name: str = "model",
         limit: int = LIMIT,
         split: int | None = None,
         align: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model, self.subwords, self.name, self._align = model.eval(), subwords, name, align or {}
-        self.limit = limit if model.max_length is None else min(limit, model.max_length - 1)
+        self.engine: Engine = TorchEngine(model) if engine is None else engine
+        self.model, self.subwords, self.name, self._align = model, subwords, name, align or {}
+        known = self.engine.max_length
+        self.limit = limit if known is None else min(limit, known - 1)
         self.split = self.limit if split is None else min(split, self.limit)
         # A line stays a line, and only text comes out.
         broken = [i for i in range(len(subwords)) if {"\n", "\r"} & set(subwords.token(i))]
         self._ban = [UNK, *subwords.extra.values(), *broken]
 
     def __repr__(self) -> str:
-        count = sum(p.numel() for p in self.model.parameters())
-        kind = type(self.model).__name__
-        return f"<Translator {self.name}: {kind}, {count:,} parameters, {len(self.subwords):,} subwords>"
+        what = self.engine.name
+        if self.model is not None:
+            what = f"{type(self.model).__name__}, {sum(p.numel() for p in self.model.parameters()):,} parameters"
+        return f"<Translator {self.name}: {what}, {len(self.subwords):,} subwords>"
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        found: torch.device = next(self.model.parameters()).device
-        return found
+        return self.engine.device
 
     # --- what people call ---
 
@@ -181,16 +183,28 @@ class Translator:
         """
         if not translation.attention:
             return torch.zeros(0, 0)
-        layers = translation.attention[0].weights.shape[0]
-        layer = self._align.get("layer", (layers - 1) // 2) if layer is None else layer
-        head = self._align.get("head") if head is None else head
-        shift = self._align.get("shift", not isinstance(self.model, RNNSeq2Seq)) if shift is None else shift
+        shift = self._align.get("shift", self.engine.shift) if shift is None else shift
+        if self.engine.shown is None:
+            layers = translation.attention[0].weights.shape[0]
+            layer = self._align.get("layer", (layers - 1) // 2) if layer is None else layer
+            head = self._align.get("head") if head is None else head
+        else:
+            self._check_shown(layer, head, self.engine.shown)
+            layer, head = 0, None
         parts = [
             word_weights(part.weights, part.source.words, part.target.words, layer=layer, head=head, shift=shift)
             for part in translation.attention
         ]
         whole: Tensor = torch.block_diag(*parts)
         return whole
+
+    def _check_shown(self, layer: int | None, head: int | None, shown: tuple[int, int | None]) -> None:
+        if layer not in (None, shown[0]) or head not in (None, shown[1]):
+            which = "the mean over its heads" if shown[1] is None else f"head {shown[1]}"
+            raise ValueError(
+                f"the {self.engine.name} engine shows decoder layer {shown[0]}, {which}, and no other; "
+                f"for {f'layer {layer}' if head is None else f'head {head}'} use the torch engine"
+            )
 
     # --- from lines to sentences and back ---
 
@@ -221,10 +235,8 @@ class Translator:
         """The translations of each sentence, best first."""
         found: dict[int, list[Translation]] = {}
         for number, batch in enumerate(_batches([len(job.source.ids) for job in jobs], batch_tokens)):
-            with torch.no_grad():
-                memory = self.model.encode(self._ended([jobs[i].source.ids for i in batch]))
-            prefix = self._prefix([jobs[i].prefix for i in batch])
-            rows = search.run(self.model, memory, number, prefix=prefix, ban=self._ban)
+            sources, prefixes = [jobs[i].source.ids for i in batch], [jobs[i].prefix for i in batch]
+            rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban)
             for i, row in zip(batch, rows, strict=True):
                 found[i] = [self._translation(hypothesis) for hypothesis in row]
             if progress:
@@ -246,63 +258,71 @@ class Translator:
         """Forced decoding."""
         read: dict[int, Translation] = {}
         for batch in _batches([len(pair.source.ids) + len(pair.target.ids) for pair in pairs], batch_tokens):
-            with torch.no_grad():
-                memory = self.model.encode(self._ended([pairs[i].source.ids for i in batch]))
-            targets = self._ended([pairs[i].target.ids for i in batch])
-            for i, found in zip(batch, decode.score(self.model, memory, targets, attention=attention), strict=True):
+            sources, targets = [pairs[i].source.ids for i in batch], [pairs[i].target.ids for i in batch]
+            for i, found in zip(batch, self.engine.read(sources, targets, attention=attention), strict=True):
                 _, source, target, text = pairs[i]
                 shown = () if found.attention is None else (Attended(found.attention, source, target),)
-                read[i] = Translation(text, found.score, found.score, shown)
+                read[i] = Translation(text, found.score, found.log_prob, shown)
             if progress:
                 progress(len(batch))
         return [read[i] for i in range(len(pairs))]
 
-    def _translation(self, found: decode.Hypothesis) -> Translation:
-        text = self.subwords.decode(found.tokens.tolist()).strip()
-        return Translation(text, found.score, found.log_probs.sum().item())
+    def _translation(self, found: Found) -> Translation:
+        return Translation(self.subwords.decode(found.tokens).strip(), found.score, found.log_prob)
 
     def _encode(self, lines: Iterable[str]) -> list[Encoded]:
         return self.subwords.encode_batch(list(lines))
 
-    def _ended(self, rows: list[list[int]]) -> Tensor:
-        """[N, S], each with the end symbol, then padding."""
-        ended = [torch.tensor([*row, self.model.eos_id]) for row in rows]
-        return pad_sequence(ended, True, self.model.pad_id).to(self.device)
-
-    def _prefix(self, rows: list[list[int]]) -> Tensor | None:
-        if not any(rows):
-            return None
-        tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
-        return pad_sequence(tensors, True, self.model.pad_id).to(self.device)
-
 
 def load(
-    name: str | os.PathLike[str] = DEFAULT, *, device: str | torch.device | None = None, int8: bool = False
+    name: str | os.PathLike[str] = DEFAULT,
+    *,
+    device: str | torch.device | None = None,
+    int8: bool = False,
+    engine: str = "torch",
 ) -> Translator:
     """A translator from a model folder, or from a model that comes with the package.
 
     ``device`` is by default the GPU if there is one, else the CPU. ``int8`` computes in 8 bits, on a CPU: faster, and
-    rarely another word (see :func:`regard.nn.to_int8`).
+    rarely another word (see :func:`regard.nn.to_int8`). ``engine`` is "torch" or "ctranslate2"; for the latter the
+    folder may also be one that ``regard export`` wrote.
     """
-    path, place = _find(name), _device("cpu" if int8 and device is None else device)
+    if engine not in ENGINES:
+        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
+    path = find(name)
+    if engine == "ctranslate2":
+        return _load_ctranslate2(path, device, int8)
+    place = _device("cpu" if int8 and device is None else device)
     if int8 and place.type != "cpu":
         raise ValueError(f"int8 is for a CPU, got device {place}")
     from regard.folder import open as open_folder  # after the checks: a wrong name is quick to be told
 
     loaded = open_folder(path)
-    settings = loaded.settings
     model = to_int8(loaded.model) if int8 else loaded.model.to(place)
-    return Translator(
-        model,
-        loaded.subwords,
-        name=path.name,
-        limit=settings.get("data", {}).get("max_tokens", LIMIT),
-        split=settings.get("translate", {}).get("split"),
-        align=settings.get("align"),
-    )
+    return Translator(model, loaded.subwords, **_options(path, loaded.settings))
 
 
-def _find(name: str | os.PathLike[str]) -> Path:
+def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool) -> Translator:
+    from regard.folder import read_config
+    from regard.interop.ctranslate2 import CTranslate2Engine
+
+    settings = read_config(path)
+    engine = CTranslate2Engine(path, device=None if device is None else str(device), int8=int8)
+    return Translator(None, engine.subwords, engine=engine, **_options(path, settings))
+
+
+def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a translator takes from config.toml."""
+    return {
+        "name": path.name,
+        "limit": settings.get("data", {}).get("max_tokens", LIMIT),
+        "split": settings.get("translate", {}).get("split"),
+        "align": settings.get("align"),
+    }
+
+
+def find(name: str | os.PathLike[str]) -> Path:
+    """The folder of a model: a path, or the name of a bundled one."""
     path = Path(name)
     if path.is_dir():
         return path

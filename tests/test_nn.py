@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 
 import pytest
@@ -212,8 +213,8 @@ def test_bad_arguments(kwargs: dict[str, object], message: str) -> None:
 def test_sinusoidal_positions_are_the_papers() -> None:
     out = SinusoidalPositions(6)(torch.zeros(1, 4, 6, dtype=torch.float64), offset=2)
     angle = 3 / 10000 ** (2 / 6)
-    torch.testing.assert_close(out[0, 1, 2:4], torch.tensor([angle, angle]).sin().double().lerp(
-        torch.tensor([angle, angle]).cos().double(), torch.tensor([0.0, 1.0]).double()), atol=1e-6, rtol=0)  # fmt: skip
+    wanted = torch.tensor([math.sin(angle), math.cos(angle)], dtype=torch.float64)
+    torch.testing.assert_close(out[0, 1, 2:4], wanted, atol=1e-14, rtol=0)
     shifted = SinusoidalPositions(6)(torch.zeros(2, 4, 6), offset=torch.tensor([0, 2]))
     torch.testing.assert_close(shifted[1, :2], shifted[0, 2:])
 

@@ -31,6 +31,7 @@ from regard.nn import (
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "relu": (torch.relu, False),
     "gelu": (F.gelu, False),
+    "silu": (F.silu, False),
     "swiglu": (F.silu, True),
 }
 
@@ -42,7 +43,8 @@ class TransformerConfig(Config):
     A model without encoder layers is decoder-only, one without decoder layers encoder-only. ``self_score``,
     ``decoder_score`` (None: the same) and ``cross_score`` are a kind ("dot", "additive", "general", "bilinear",
     "location", "relative", "rotary", "alibi", "t5", "cosine"), a table ``{kind = "additive", hidden_dim = 32}``, or
-    groups of heads ``[[4, "dot"], [4, "additive"]]``. ``max_length`` is for learned positions.
+    groups of heads ``[[4, "dot"], [4, "additive"]]``. ``max_length`` is for learned positions. ``output_bias`` adds a
+    number per symbol to the logits, as Marian's models have it; ``regard train`` does without.
     """
 
     dim: int = 512
@@ -60,6 +62,7 @@ class TransformerConfig(Config):
     cross_score: ScoreSpec = "dot"
     positions: str = "sinusoidal"
     max_length: int | None = None
+    output_bias: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,6 +154,7 @@ class Transformer(nn.Module):
             Embedding(c.vocab_size, c.dim, padding_idx=c.pad_id) if both and c.tied != "all" else None
         )
         self.output = nn.Linear(c.dim, c.vocab_size, bias=False) if c.tied == "none" else None
+        self.output_bias = nn.Parameter(torch.zeros(c.vocab_size)) if c.output_bias else None
         self.positions = self._make_positions()
         self.source_positions = self._make_positions() if both and c.positions == "learned" else None
         self.head: nn.Module | None = None  # takes the softmax matrix's place in an 8-bit copy
@@ -250,8 +254,10 @@ class Transformer(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """[..., E] → [..., V]."""
-        out: Tensor = F.linear(features, self.output_weight) if self.head is None else self.head(features)
-        return out
+        if self.head is not None:
+            out: Tensor = self.head(features)
+            return out
+        return F.linear(features, self.output_weight, self.output_bias)
 
     @property
     def output_weight(self) -> Tensor:

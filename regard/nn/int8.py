@@ -74,7 +74,7 @@ def to_int8(model: M, *, at_least: int = 2**18) -> M:
                 setattr(parent, name, Int8Linear(child.weight, child.bias))
     weight = getattr(model, "output_weight", None)
     if isinstance(weight, Tensor) and weight.numel() >= at_least and hasattr(copied, "head"):
-        copied.head = Int8Linear(weight)
+        copied.head = Int8Linear(weight, getattr(model, "output_bias", None))
     return copied
 
 

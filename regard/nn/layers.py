@@ -40,7 +40,8 @@ class SinusoidalPositions(nn.Module):
     def forward(self, x: Tensor, offset: int | Tensor = 0, *, positions: Tensor | None = None) -> Tensor:
         """x [N, L, dim] at positions offset, offset + 1, …, or at those given, [N, L] (packed sequences)."""
         position = _positions(x, offset) if positions is None else positions
-        frequency = self.base ** (-torch.arange(0, self.dim, 2, device=x.device) / self.dim)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        frequency = self.base ** (-torch.arange(0, self.dim, 2, device=x.device, dtype=dtype) / self.dim)
         angle = position[..., None] * frequency
         waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)
         return x + waves.to(x.dtype)

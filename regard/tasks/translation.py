@@ -47,6 +47,8 @@ class Objective(nn.Module):
         compile: bool = False,
     ) -> None:
         super().__init__()
+        if getattr(model, "output_bias", None) is not None:
+            raise ValueError("[model]: output_bias is for models that come from elsewhere; training does without it")
         self.model, self.smoothing, self.rdrop, self.dtype = model, smoothing, rdrop, dtype
         self.features = torch.compile(model.features, dynamic=True) if compile else model.features
 

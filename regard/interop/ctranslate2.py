@@ -1,0 +1,374 @@
+"""Models for CTranslate2 (https://github.com/OpenNMT/CTranslate2): written for it, and run by it.
+
+An exported folder has what CTranslate2 reads (model.bin, config.json, shared_vocabulary.json) and what regard needs to
+use it as a translator (tokenizer.json, config.toml with a table [ctranslate2]). Sources end with "</s>".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.engine import Found, Rows
+from regard.folder import Loaded, read_config, write_config
+from regard.folder import open as open_folder
+from regard.models import RNNSeq2Seq, Transformer
+from regard.nn import EncoderLayer, FeedForward, LearnedPositions, MultiHeadAttention, SinusoidalPositions
+from regard.score import Dot
+from regard.text import BOS, EOS, PAD, UNK, Subwords
+
+if TYPE_CHECKING:
+    from regard.translation import Search
+
+__all__ = ["CTranslate2Engine", "export", "to_spec"]
+
+POSITIONS = 1024  # written down where the model computes them
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
+
+
+def export(model: str | os.PathLike[str], out: str | os.PathLike[str], *, positions: int | None = None) -> None:
+    """Writes a model folder as a folder for CTranslate2, all of it or nothing, with the same float32 weights.
+
+    CTranslate2 shows the attention of one decoder layer: that of the model's [align] table, or the middle one. It is
+    averaged over the heads, or of one head if the table names it. ``positions`` is how many subwords a sentence of a
+    model with sinusoidal positions may have; by default 1024, or enough for the longest lines it was trained on.
+    """
+    target = Path(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target}: there is something already; export to a new or an empty folder")
+    loaded = open_folder(model)
+    if positions is None:
+        positions = max(POSITIONS, 2 * loaded.settings.get("data", {}).get("max_tokens", 0) + 16)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _part(target) as part:
+        _write(loaded, part, positions)
+        os.replace(part, target)
+
+
+def to_spec(
+    model: Transformer,
+    tokens: Sequence[str],
+    *,
+    positions: int = POSITIONS,
+    layer: int = -1,
+    head: int | None = None,
+    unk_id: int = UNK,
+) -> Any:
+    """The ``ctranslate2.specs.TransformerSpec`` of a model with this vocabulary; ``.save(folder)`` writes it.
+
+    ``layer`` and ``head`` (None: the mean over all) are those whose cross-attention it shows.
+    """
+    refuse(model)
+    _needed()
+    from ctranslate2 import specs
+
+    c = model.config
+    if not -c.decoder_layers <= layer < c.decoder_layers or head not in (None, *range(c.heads)):
+        raise ValueError(
+            f"[align]: there is no layer {layer} with head {head}; {c.decoder_layers} × {c.heads} are there"
+        )
+    layer %= c.decoder_layers
+    how = {
+        "pre_norm": c.norm == "pre",
+        "activation": specs.Activation[ACTIVATIONS[c.activation]],
+        "ffn_glu": c.activation == "swiglu",
+    }
+    heads = c.heads if head is None else 1
+    encoder = specs.TransformerEncoderSpec(c.encoder_layers, c.heads, **how)
+    decoder = specs.TransformerDecoderSpec(
+        c.decoder_layers, c.heads, alignment_layer=layer, alignment_heads=heads, **how
+    )
+    source = model.embedding if model.source_embedding is None else model.source_embedding
+    encoder.embeddings[0].weight = _array(source.weight)
+    decoder.embeddings.weight = _array(model.embedding.weight)
+    decoder.projection.weight = _array(model.output_weight)
+    if model.output_bias is not None:
+        decoder.projection.bias = _array(model.output_bias)
+    places = model.positions if model.source_positions is None else model.source_positions
+    encoder.position_encodings.encodings = _places(places, positions, c.dim)
+    decoder.position_encodings.encodings = _places(model.positions, positions, c.dim)
+    ours: Any
+    for written, ours in zip(encoder.layer, model.encoder, strict=True):
+        _layer(written, ours)
+    for i, (written, ours) in enumerate(zip(decoder.layer, model.decoder, strict=True)):
+        _layer(written, ours)
+        _attention(written.attention, ours.cross_attention, ours.cross_norm, first=head if i == layer else None)
+    if c.norm == "pre":
+        _norm(encoder.layer_norm, model.encoder_norm)
+        _norm(decoder.layer_norm, model.decoder_norm)
+    spec = specs.TransformerSpec(encoder, decoder)
+    spec.config.layer_norm_epsilon = ours.attention_norm.eps
+    spec.config.unk_token, spec.config.eos_token = tokens[unk_id], tokens[c.eos_id]
+    spec.config.bos_token = spec.config.decoder_start_token = tokens[c.bos_id]
+    spec.register_source_vocabulary(list(tokens))
+    spec.register_target_vocabulary(list(tokens))
+    spec.validate()
+    spec.optimize()
+    return spec
+
+
+def refuse(model: Transformer | RNNSeq2Seq) -> None:
+    """Says what of a model CTranslate2 cannot run."""
+    if isinstance(model, RNNSeq2Seq):
+        raise ValueError("CTranslate2 runs Transformers: this model is recurrent and cannot be exported")
+    c = model.config
+    if not (c.encoder_layers and c.decoder_layers):
+        raise ValueError("only a model with an encoder and a decoder can be exported; this one lacks one of them")
+    for name, attention in model.named_modules():
+        if isinstance(attention, MultiHeadAttention) and type(attention.score) is not Dot:
+            kind = type(attention.score).__name__
+            raise ValueError(
+                f"CTranslate2 knows the dot product alone: {name} has the score {kind} and cannot be exported; "
+                'train with self_score = "dot" and cross_score = "dot"'
+            )
+
+
+# --- the folder ---
+
+
+def _write(loaded: Loaded, folder: Path, positions: int) -> None:
+    model, settings = loaded.model, loaded.settings
+    refuse(model)
+    assert isinstance(model, Transformer)
+    align = settings.get("align", {})
+    shown = {"layer": align.get("layer", (model.config.decoder_layers - 1) // 2), "head": align.get("head")}
+    if model.max_length is not None:
+        positions = model.max_length
+    to_spec(model, loaded.subwords.names(), positions=positions, **shown).save(str(folder))
+    loaded.subwords.save(folder / "tokenizer.json")
+    write_config(folder, settings | {"ctranslate2": {"positions": positions, **shown}})
+    card = loaded.path / "README.md"
+    if card.is_file():
+        shutil.copyfile(card, folder / "README.md")
+
+
+@contextmanager
+def _part(target: Path) -> Iterator[Path]:
+    """A folder beside the target; gone afterwards, unless it was renamed."""
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    part.chmod(0o755)
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+# --- weights ---
+
+
+def _array(t: Tensor) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = t.detach().float().cpu().contiguous().numpy()
+    return found
+
+
+def _places(places: nn.Module | None, count: int, dim: int) -> np.ndarray[Any, Any]:
+    """[positions, dim], what is added to embeddings."""
+    if isinstance(places, LearnedPositions):
+        return _array(places.weight)
+    nothing = torch.zeros(1, count, dim)
+    return _array((places(nothing) if isinstance(places, SinusoidalPositions) else nothing)[0])
+
+
+def _norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm)
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _linear(spec: Any, *parts: tuple[Tensor, Tensor]) -> None:
+    """Several maps of one input as one."""
+    spec.weight = _array(torch.cat([weight for weight, _ in parts]))
+    spec.bias = _array(torch.cat([bias for _, bias in parts]))
+
+
+def _layer(spec: Any, layer: EncoderLayer) -> None:
+    _attention(spec.self_attention, layer.attention, layer.attention_norm)
+    forward: FeedForward = layer.feed_forward
+    _linear(spec.ffn.linear_0, (forward.up.weight, forward.up.bias))
+    _linear(spec.ffn.linear_1, (forward.down.weight, forward.down.bias))
+    if forward.gate is not None:
+        _linear(spec.ffn.linear_0_noact, (forward.gate.weight, forward.gate.bias))
+    _norm(spec.ffn.layer_norm, layer.feed_forward_norm)
+
+
+def _attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, first: int | None = None) -> None:
+    """One attention; ``first`` is the head to be put before the others. Grouped key/value heads are written out."""
+    assert isinstance(attention.score, Dot)
+    heads, size = attention.heads, attention.head_dim
+    order = sorted(range(heads), key=lambda h: h != first)
+    shared = [h * attention.kv_heads // heads for h in order]
+    q, kv = (_rows(some, size) for some in (order, shared))
+    maps = [
+        (linear.weight[rows], linear.bias[rows])
+        for linear, rows in ((attention.q_proj, q), (attention.k_proj, kv), (attention.v_proj, kv))
+    ]
+    if len(spec.linear) == 2:  # self-attention
+        _linear(spec.linear[0], *maps)
+    else:
+        _linear(spec.linear[0], maps[0])
+        _linear(spec.linear[1], *maps[1:])
+    _linear(spec.linear[-1], (attention.out_proj.weight[:, q], attention.out_proj.bias))
+    if attention.score.scale is not None:
+        spec.queries_scale = np.float32(attention.score.scale)
+    _norm(spec.layer_norm, norm)
+
+
+def _rows(heads: list[int], size: int) -> Tensor:
+    """The rows of these heads in a projection."""
+    return (torch.tensor(heads)[:, None] * size + torch.arange(size)).flatten()
+
+
+# --- running it ---
+
+
+class CTranslate2Engine:
+    """Runs a folder that ``export`` wrote, or any model folder that it could write, by CTranslate2.
+
+    ``int8`` lets it compute in 8 bits, with its own rounding. ``device`` is cpu or cuda, by default the GPU if it can
+    use one.
+    """
+
+    name, shift = "ctranslate2", True
+
+    def __init__(self, path: str | os.PathLike[str], *, device: str | None = None, int8: bool = False) -> None:
+        ctranslate2 = _needed()
+        kind, _, index = (device or ("cuda" if ctranslate2.get_cuda_device_count() else "cpu")).partition(":")
+        with _exported(Path(path)) as folder:
+            self.subwords = Subwords.load(folder / "tokenizer.json")
+            table = read_config(folder)["ctranslate2"]
+            try:
+                self._run = ctranslate2.Translator(
+                    str(folder),
+                    kind,
+                    device_index=int(index or 0),
+                    compute_type="int8" if int8 else "float32",
+                    intra_threads=torch.get_num_threads(),
+                )
+            except (RuntimeError, ValueError) as error:
+                raise ValueError(f"{path}: CTranslate2 cannot use it: {error}") from error
+        self.device = torch.device(kind, int(index)) if index else torch.device(kind)
+        self.max_length: int | None = table["positions"]
+        self.shown: tuple[int, int | None] | None = (table["layer"], table.get("head"))
+        self._names = self.subwords.names()
+        self._ids = {name: i for i, name in enumerate(self._names)}
+
+    def search(
+        self, sources: Rows, prefixes: Rows, search: Search, *, number: int, ban: Sequence[int]
+    ) -> list[list[Found]]:
+        """As :class:`regard.engine.Engine`.
+
+        CTranslate2 would give the probability of what is banned to the rest. So nothing is, at first; a sentence in
+        which something banned comes out, as good as none, is translated again without it.
+        """
+        if search.sample:
+            raise ValueError("the ctranslate2 engine searches: to draw translations use the torch engine")
+        found = self._search(sources, prefixes, search)
+        banned = {PAD, BOS, *ban}
+        again = [i for i, row in enumerate(found) if any(banned & {*one.tokens} for one in row)]
+        if again:
+            these, starts = ([rows[i] for i in again] for rows in (sources, prefixes))
+            names = [[self._names[i]] for i in sorted(banned)]
+            without = self._search(these, starts, search, suppress_sequences=names)
+            for i, row in zip(again, without, strict=True):
+                found[i] = row
+        doubtful = [i for i, row in enumerate(found) if i in again or prefixes[i] or any(_unended(one) for one in row)]
+        for i in doubtful:
+            found[i] = self._scored(sources[i], found[i], search.length_penalty)
+        return found
+
+    def _search(self, sources: Rows, prefixes: Rows, search: Search, **options: Any) -> list[list[Found]]:
+        own: Any = self  # of which max_length is read
+        lengths = torch.tensor([len(row) + 1 for row in sources])
+        longest = search.limits.longest(own, SimpleNamespace(lengths=lengths)).tolist()
+        longest = [max(most, len(prefix)) for most, prefix in zip(longest, prefixes, strict=True)]
+        results = self._run.translate_batch(
+            [self._tokens([*row, EOS]) for row in sources],
+            [self._tokens(row) for row in prefixes] if any(prefixes) else None,
+            beam_size=search.beam,
+            num_hypotheses=search.nbest,
+            length_penalty=search.length_penalty,
+            min_decoding_length=search.min_length,
+            max_decoding_length=max(longest),  # of the batch; a longer one is cut
+            max_input_length=0,
+            return_scores=True,
+            return_end_token=True,
+            **options,
+        )
+        return [self._found(r, most, search.length_penalty) for r, most in zip(results, longest, strict=True)]
+
+    def _scored(self, source: Sequence[int], found: list[Found], alpha: float) -> list[Found]:
+        """With the scores of regard: prefix and end symbol included, what is banned keeps its probability."""
+        rows = [one.tokens[: None if _unended(one) else -1] for one in found]
+        read = self.read([source] * len(rows), rows, attention=False)
+        return sorted(
+            (one._replace(score=one.score / len(one.tokens) ** alpha) for one in read), key=lambda f: -f.score
+        )
+
+    def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
+        """As :class:`regard.engine.Engine`."""
+        source = [self._tokens([*row, EOS]) for row in sources]
+        target = [self._tokens(row) for row in targets]
+        weights = self._attention(source, target) if attention else [None] * len(source)
+        scores = [sum(r.log_probs) for r in self._run.score_batch(source, target, max_input_length=0)]
+        return [
+            Found([*row, EOS], score, score, shown) for row, score, shown in zip(targets, scores, weights, strict=True)
+        ]
+
+    def _attention(self, source: list[list[str]], target: list[list[str]]) -> list[Tensor]:
+        """[1, 1, T, S] of each pair, end symbols included: the target is a prefix, and what follows does not matter."""
+        results = self._run.translate_batch(
+            source,
+            target,
+            beam_size=1,
+            max_decoding_length=1 + max(map(len, target), default=0),
+            max_input_length=0,
+            return_attention=True,
+            return_end_token=True,
+        )
+        return [
+            torch.tensor(result.attention[0])[None, None, : len(row) + 1, : len(given)]
+            for result, row, given in zip(results, target, source, strict=True)
+        ]
+
+    def _tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._names[i] for i in ids]
+
+    def _found(self, result: Any, most: int, alpha: float) -> list[Found]:
+        rows = [[self._ids[name] for name in names] for names in result.hypotheses]
+        return [
+            Found(row if len(row) <= most + (row[-1:] == [EOS]) else row[:most], score, score * len(row) ** alpha)
+            for row, score in zip(rows, result.scores, strict=True)
+        ]
+
+
+def _unended(found: Found) -> bool:
+    """Whether the length limit cut it off."""
+    return found.tokens[-1:] != [EOS]
+
+
+@contextmanager
+def _exported(path: Path) -> Iterator[Path]:
+    """The folder itself if it was exported, else a copy for CTranslate2 that is there for as long as it is read."""
+    if "ctranslate2" in read_config(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as room:
+        export(path, Path(room) / path.name)
+        yield Path(room) / path.name
+
+
+def _needed() -> Any:
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise ImportError("CTranslate2 is not installed: pip install 'regard[ctranslate2]'") from error
+    return ctranslate2
