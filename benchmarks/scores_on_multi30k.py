@@ -328,7 +328,7 @@ def run(corpus: Path, options: argparse.Namespace) -> None:
     lay_out(corpus, work, options)
     corpora(work, Fitted.of(Settings.from_tables(tables(work, *names()[0], options)), 29_000, False))  # fills the cache
     for family in options.families:
-        todo = [(f, s) for f, s in names() if f == family and slug(f, s) not in records]
+        todo = [(f, s) for f, s in names() if f == family and s in options.scores and slug(f, s) not in records]
         untrained = [one for one in todo if not (work / slug(*one) / "model.safetensors").exists()]
         train(untrained, work, options, deadline - LAST_MINUTE)
         for one in todo:
@@ -353,8 +353,9 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true", help="only score what --records has, and print the table")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--families", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--scores", nargs="+", default=list(SCORES), choices=list(SCORES))
     parser.add_argument("--side-by-side", type=int, default=8)
-    parser.add_argument("--updates", type=int, default=3000)
+    parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--tokens", type=int, default=18_000)
     parser.add_argument("--vocab-size", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -30,7 +30,7 @@ def script(name):
         sys.path.remove(str(RECIPE))
 
 
-prepare, texts, distill, parts = (script(name) for name in ("prepare", "texts", "distill", "parts"))
+prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
 
 
 def put(path, *lines):
@@ -273,3 +273,42 @@ def test_counters_name_everything():
     why = Counter()
     prepare.kept([("Hello.", "Bonjour."), ("Hello.", "Bonjour.")], (texts.Guard(), texts.Guard()), why)
     assert why == {"kept": 1, "repeated": 1}
+
+
+def test_the_card_names_what_was_trained_on(prepared, tmp_path):
+    out, _ = prepared
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(bytes(3 << 20))
+    (model / "config.toml").write_text(
+        '[data]\ncorpora = [{ tsv = "x/tatoeba.tsv.gz" }, { tsv = "x/distilled.tsv.gz" }]\n'
+    )
+    report = {
+        "parameters": 1234567,
+        "sets": {"tatoeba": {"pairs": 9, "BLEU": 12.3, "chrF": 45.6}},
+        "alignment": {"forward": {"develop": 1.0, "rest": 9.87, "all": 9.5}},
+    }
+    evaluate.card(report, model, out, tmp_path / "README.md")
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for part in (
+        "1,234,567 parameters, 3.0 MiB",
+        "| tatoeba | 9 | 12.3 | 45.6 |",
+        "| forward | 9.87 | 9.5 |",
+        "tatoeba.org",
+        "QAMR",
+    ):
+        assert part in text
+    assert "TransRead" not in text and "Open Government" not in text and "{" not in text
+
+
+def test_alignment_is_chosen_on_some_pairs_and_told_on_others(tmp_path, monkeypatch):
+    from regard.align import parse
+
+    gold = [parse(line) for line in ("0-0", "0-0 1-1", "0-0")]
+    right, wrong = [g.sure for g in gold], [frozenset({(3, 3)}) for _ in gold]
+    looks = {(0, None, True): [right[0], *wrong[1:]], (1, None, False): [wrong[0], *right[1:]]}
+    monkeypatch.setattr(evaluate, "hansards", lambda _: ([("a", "b")] * 3, gold))
+    monkeypatch.setattr(evaluate, "every_alignment", lambda *_: looks)
+    found = evaluate.alignment(None, None, tmp_path, develop=1)
+    assert found["forward"] == {"layer": 0, "head": None, "shift": True, "develop": 0.0, "rest": 100.0, "all": 71.43}
+    assert [entry["AER"] for entry in found["every"]] == [71.43, 25.0]

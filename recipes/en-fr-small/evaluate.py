@@ -22,9 +22,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from prepare import rows
+from prepare import attribution, rows
 
 import regard.align as align
+from regard.store import read_toml
 
 METHODS = ("intersection", "grow-diag-final-and", "union")
 
@@ -133,6 +134,13 @@ def alignment(translator: Any, reverse: Any | None, corpora: Path, develop: int)
 # --- the command ---
 
 
+def trained_on(model: Path) -> set[str]:
+    """Names of the sets, by the files in the model's config.toml; what was distilled had English of its own."""
+    corpora = read_toml(model / "config.toml").get("data", {}).get("corpora", [])
+    found = {Path(table["tsv"]).name.split(".")[0] for table in corpora if "tsv" in table}
+    return found | ({"mono"} if "distilled" in found else set())
+
+
 def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
     """The model card, its blanks filled in."""
     template = (Path(__file__).parent / "MODEL_CARD.md").read_text(encoding="utf-8")
@@ -140,16 +148,16 @@ def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
     for name, found in report["sets"].items():
         table.append(f"| {name} | {found['pairs']:,} | {found.get('BLEU', '')} | {found.get('chrF', '')} |")
     linked = report.get("alignment", {})
-    lines = [f"| {name} | {linked[name]['rest']} | {linked[name]['all']} |" for name in ("forward", "reverse", *METHODS)
-             if name in linked]  # fmt: skip
-    attribution = (data / "ATTRIBUTION.md").read_text(encoding="utf-8").split("\n", 1)[1].strip()
+    ways = [name for name in ("forward", "reverse", *METHODS) if name in linked]
+    lines = [f"| {name} | {linked[name]['rest']} | {linked[name]['all']} |" for name in ways]
+    counts = json.loads((data / "counts.json").read_text(encoding="utf-8"))
     size = (model / "model.safetensors").stat().st_size / 2**20
     blanks = {
         "parameters": f"{report['parameters']:,}",
         "mib": f"{size:.1f}",
         "scores": "\n".join(table),
         "alignment": "\n".join(["| direction | AER, the other pairs | AER, all |", "|---|---|---|", *lines]),
-        "attribution": attribution,
+        "attribution": attribution(counts, trained_on(model)).split("\n", 1)[1].strip(),
     }
     for name, text in blanks.items():
         template = template.replace("{" + name + "}", text)

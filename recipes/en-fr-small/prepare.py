@@ -247,8 +247,10 @@ def _alone(text: str, guard: Guard, seen: set[str]) -> str | None:
     return f"tested on: {reason}" if reason else None
 
 
-def attribution(counts: dict[str, dict[str, int]]) -> str:
-    lines = [f"- {ATTRIBUTION[name]} {counts[name].get('kept', 0):,} lines used." for name in ATTRIBUTION]
+def attribution(counts: dict[str, dict[str, int]], names: Iterable[str] = tuple(ATTRIBUTION)) -> str:
+    """Whom to name for these sets."""
+    used = [name for name in ATTRIBUTION if name in names]
+    lines = [f"- {ATTRIBUTION[name]} {counts[name].get('kept', 0):,} lines." for name in used]
     return "# Data of en-fr-small\n\n" + "\n".join(lines) + "\n"
 
 
