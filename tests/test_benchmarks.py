@@ -243,24 +243,8 @@ def test_the_score_table_in_small(tmp_path):
         for side, text in (("en", "the cat number {} sleeps ."), ("fr", "le chat numéro {} dort .")):
             lines = "".join(text.format(n) + "\n" for n in range(60))
             (tmp_path / f"{name}.lc.norm.tok.{side}").write_text(lines, encoding="utf-8")
-    small = [
-        "--updates",
-        "4",
-        "--tokens",
-        "600",
-        "--vocab-size",
-        "300",
-        "--test-lines",
-        "4",
-        "--timed",
-        "2",
-        "--beam",
-        "2",
-        "--device",
-        "cpu",
-        "--minutes",
-        "3",
-    ]
+    small = ["--updates", 4, "--tokens", 600, "--vocab-size", 300, "--test-lines", 4, "--timed", 2, "--beam", 2]
+    small += ["--device", "cpu", "--minutes", 3]
     paths = ["--work", tmp_path / "work", "--records", tmp_path / "records.json", "--results", tmp_path / "results"]
     done = run("scores_on_multi30k.py", tmp_path, *small, *paths, "--scores", "Dot")
     assert done.returncode == 0, done.stderr

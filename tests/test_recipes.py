@@ -57,6 +57,7 @@ def corpora(tmp_path):
     put(
         folder / "tatoeba_eng_fra" / "fra.txt.gz",
         *cats,
+        *(line.replace("The", "A").replace("sleeps", "is asleep") for line in cats),  # other English, the same French
         "I don't know.\tJe ne sais pas.",
         "I don't know!\tJe l'ignore.",
         f"{CAPTION.upper()}\tUn homme regarde.",
@@ -86,7 +87,12 @@ def corpora(tmp_path):
         "Candide\tCHAPTER I .\tI",
         "Candide\t' I 've seen it , she said .\tJe l' ai vu , dit-elle .",
     )
-    put(folder / "qamr" / "wiki-sentences.tsv.gz", f"1\t{NEWS}", "2\tThe river flows to the sea .")
+    put(
+        folder / "qamr" / "wiki-sentences.tsv.gz",
+        f"1\t{NEWS}",
+        "2\tThe river flows to the sea .",
+        *(f"3\t{line.split(chr(9))[0]}" for line in cats),
+    )
     for part in ("train", "dev", "test"):
         put(
             folder / "scitldr_a" / f"{part}.jsonl.gz",
@@ -125,8 +131,8 @@ def test_nothing_of_a_test_is_trained_on(prepared, corpora):
             assert "meet again on thursday" not in en
     assert not english & {texts.key(line) for line in got(out / "mono.en.gz")}
     assert counts["laws"]["tested on: shared run"] == 1 and counts["laws"]["tested on: same sentence"] == 1
-    assert counts["tatoeba"]["tested on: same sentence"] == 2  # one by each side
-    assert counts["mono"]["tested on: same sentence"] == 1
+    assert counts["tatoeba"]["tested on: same sentence"] > 2  # two by each side of captions, others by held-out French
+    assert counts["mono"]["tested on: same sentence"] > 1 and counts["mono"]["repeated"] > 20
 
 
 def test_sentences_that_differ_in_punctuation_stay_together():
@@ -207,15 +213,18 @@ def test_distillation_goes_on_where_it_stopped(prepared, tmp_path, monkeypatch):
     distill.distill(options)
     assert Parrot.calls == before + 1
     why = distill.merge(options)
-    assert why["looped"] + why["lengths differ"] == 1 and "not translated yet" not in why
-    lines = got(out / "distilled.tsv.gz")
-    assert len(lines) == why["kept"] and all(
+    assert why["mono"]["looped"] + why["mono"]["lengths differ"] == 1 and "not translated yet" not in why["tatoeba"]
+    lines = got(out / "distilled-tatoeba.tsv.gz")
+    assert len(lines) == why["tatoeba"]["kept"] and all(
         fr == texts.french(f"le {en}") for en, fr in (l.split("\t") for l in lines)
     )
     options.minutes = 0.0
     (options.out / made[1]).unlink()
     distill.distill(options)  # the first shard has no pace yet, so no time at all is what stops it
-    assert distill.merge(options)["not translated yet"] > 0
+    assert distill.merge(options)["tatoeba"]["not translated yet"] == 10
+    options.lines = 9
+    with pytest.raises(ValueError, match="or other --lines"):
+        distill.merge(options)
 
 
 def test_parts_are_whole_again(tmp_path):
@@ -265,8 +274,8 @@ def test_settings_can_be_trained_with(name):
     if name != "teacher":
         stored = pack({k: torch.zeros(v.shape) for k, v in model.state_dict().items()}, "int8")
         assert 14e6 < sum(t.nbytes for t in stored.values()) < 16 * 2**20
-    names = [Path(table["tsv"]).name.split(".")[0] for table in fitted.data.corpora]
-    assert set(names) <= {*TRAINING, "distilled"}
+    names = [Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in fitted.data.corpora]
+    assert set(names) <= {"tatoeba", "laws", "docs", "mono"}
 
 
 def test_counters_name_everything():
@@ -281,7 +290,7 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
     model.mkdir()
     (model / "model.safetensors").write_bytes(bytes(3 << 20))
     (model / "config.toml").write_text(
-        '[data]\ncorpora = [{ tsv = "x/tatoeba.tsv.gz" }, { tsv = "x/distilled.tsv.gz" }]\n'
+        '[data]\ncorpora = [{ tsv = "x/tatoeba.tsv.gz" }, { tsv = "x/distilled-mono.tsv.gz" }]\n'
     )
     report = {
         "parameters": 1234567,

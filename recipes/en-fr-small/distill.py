@@ -5,8 +5,8 @@
 
 Sentences are sorted by length and translated in shards, each a file that is written whole: what is there is not made
 again, so the command can be stopped at any moment and given again, on another machine too. It ends by itself when the
-next shard would take longer than what is left of --minutes. --merge makes one file of what there is, without
-translations that look wrong.
+next shard would take longer than what is left of --minutes. --merge makes a file for each set of what there
+is, distilled-NAME.tsv.gz, without translations that look wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from prepare import rows, write
-from texts import fault, french, key, words
+from texts import fault, french, words
 
 SETS = ("tatoeba", "mono", "novels", "docs", "laws")
 
@@ -75,21 +75,29 @@ def distill(options: argparse.Namespace) -> None:
     print("all is translated", flush=True)
 
 
-def merge(options: argparse.Namespace) -> Counter[str]:
-    """One file of pairs; returns what became of them."""
-    pairs, why = [], Counter[str]()
+def merge(options: argparse.Namespace) -> dict[str, Counter[str]]:
+    """A file of pairs for each set; returns what became of them."""
+    pairs: dict[str, list[tuple[str, str]]] = {name: [] for name in options.sets}
+    why = {name: Counter[str]() for name in options.sets}
     for path, texts in shards(options.data, options.out, options.sets, options.lines):
+        name = path.name.rsplit("-", 1)[0]
         if not path.exists():
-            why["not translated yet"] += len(texts)
+            why[name]["not translated yet"] += len(texts)
             continue
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for en, fr in zip(texts, file.read().splitlines(), strict=True):
-                reason = fault(en, fr) or ("looped" if looped(fr) and not looped(en) else None)
-                why[reason or "kept"] += 1
-                if reason is None and key(fr):
-                    pairs.append((en, french(fr)))
-    write(options.data / "distilled.tsv.gz", ("\t".join(pair) for pair in pairs))
-    print(f"{options.data / 'distilled.tsv.gz'}: {dict(why.most_common())}")
+        found = gzip.decompress(path.read_bytes()).decode().split("\n")[:-1]
+        if len(found) != len(texts):
+            raise ValueError(
+                f"{path} has {len(found)} lines for {len(texts)} sentences: of other data, or other --lines"
+            )
+        for en, fr in zip(texts, found, strict=True):
+            reason = fault(en, fr) or ("looped" if looped(fr) and not looped(en) else None)
+            why[name][reason or "kept"] += 1
+            if reason is None:
+                pairs[name].append((en, french(fr)))
+    for name in options.sets:
+        path = options.data / f"distilled-{name}.tsv.gz"
+        write(path, ("\t".join(pair) for pair in pairs[name]))
+        print(f"{path}: {dict(why[name].most_common())}")
     return why
 
 

@@ -135,10 +135,9 @@ def alignment(translator: Any, reverse: Any | None, corpora: Path, develop: int)
 
 
 def trained_on(model: Path) -> set[str]:
-    """Names of the sets, by the files in the model's config.toml; what was distilled had English of its own."""
+    """Names of the sets, by the files in the model's config.toml."""
     corpora = read_toml(model / "config.toml").get("data", {}).get("corpora", [])
-    found = {Path(table["tsv"]).name.split(".")[0] for table in corpora if "tsv" in table}
-    return found | ({"mono"} if "distilled" in found else set())
+    return {Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in corpora if "tsv" in table}
 
 
 def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:

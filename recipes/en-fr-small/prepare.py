@@ -17,6 +17,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -159,13 +160,15 @@ def kept(pairs: Iterable[Pair], guards: tuple[Guard, Guard], why: Counter[str], 
 
 
 def write(path: Path, lines: Iterable[str]) -> int:
-    """Gzipped, the same bytes for the same lines; returns their number."""
+    """Gzipped, the same bytes for the same lines, all of it or nothing; returns their number."""
     lines = list(lines)
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as file:
         file.write("".join(line + "\n" for line in lines).encode())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(packed.getvalue())
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(packed.getvalue())
+    os.replace(part, path)
     return len(lines)
 
 
