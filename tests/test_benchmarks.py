@@ -202,3 +202,57 @@ def test_decoding_is_of_the_same_tokens(monkeypatch):
     assert decode_speed.decode_ours(decode_speed.ours(), batches) == 29
     pytest.importorskip("transformers")
     assert decode_speed.decode_theirs(decode_speed.theirs(), batches) == 29
+
+
+@pytest.fixture
+def scores(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import scores_on_multi30k
+
+    return scores_on_multi30k
+
+
+def test_every_model_of_the_score_table_can_be_made(scores):
+    from regard.folder import make_model
+
+    sizes = {}
+    for family, score in scores.names():
+        model = make_model({**scores.model_table(family, score), "vocab_size": 100})
+        sizes[family, score] = sum(p.numel() for p in model.parameters())
+    assert len(sizes) == 16 and sizes["Transformer", "Additive"] > sizes["Transformer", "Dot"]
+    assert sizes["RNN", "General"] > sizes["RNN", "Dot"]
+
+
+def test_a_partial_score_table_says_so(scores):
+    row = {"parameters": 1234, "bleu": {}, "ms_per_update": 1.26, "sentences_per_s": 99.6, "updates": 5, "seed": 1}
+    row |= {"beam": 5, "machine": "a machine", "torch": "2"}
+    table = scores.markdown({"rnn-dot": row})
+    assert (
+        table.startswith("PARTIAL: 1 of 16 models; not yet Transformer Dot, ")
+        and "RNN Dot" not in table.splitlines()[0]
+    )
+    assert "| RNN | Dot | 1,234 | not scored yet | – | 1.3 | 100 |" in table
+    row = {**row, "bleu": dict.fromkeys(scores.TESTS, 61.84), "alignment": {"aer": 33.33}}
+    table = scores.markdown({scores.slug(*name): row for name in scores.names()})
+    assert "PARTIAL" not in table and "| 61.8 / 61.8 / 61.8 | 33.3 |" in table
+
+
+@pytest.mark.slow
+def test_the_score_table_in_small(tmp_path):
+    for name in ("train", "val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"):
+        for side, text in (("en", "the cat number {} sleeps ."), ("fr", "le chat numéro {} dort .")):
+            lines = "".join(text.format(n) + "\n" for n in range(60))
+            (tmp_path / f"{name}.lc.norm.tok.{side}").write_text(lines, encoding="utf-8")
+    small = ["--updates", 4, "--tokens", 600, "--vocab-size", 300, "--test-lines", 4, "--timed", 2, "--beam", 2]
+    small += ["--device", "cpu", "--minutes", 3]
+    paths = ["--work", tmp_path / "work", "--records", tmp_path / "records.json", "--results", tmp_path / "results"]
+    done = run("scores_on_multi30k.py", tmp_path, *small, *paths, "--scores", "Dot")
+    assert done.returncode == 0, done.stderr
+    assert "PARTIAL: 2 of 16 models" in done.stdout
+    before = (tmp_path / "records.json").read_text()
+    assert set(json.loads(before)) == {"transformer-dot", "rnn-dot"}
+    done = run("scores_on_multi30k.py", tmp_path, *small, *paths, "--scores", "Dot")
+    assert "measured" not in done.stdout and (tmp_path / "records.json").read_text() == before
+    done = run("scores_on_multi30k.py", tmp_path, *paths, "--evaluate")
+    found = json.loads((tmp_path / "results" / "scores-on-multi30k.json").read_text())
+    assert done.returncode == 0 and set(found["rnn-dot"]["bleu"]) == {"test2016", "test2017", "mscoco"}

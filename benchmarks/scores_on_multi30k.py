@@ -1,0 +1,376 @@
+"""Scoring functions compared: the same RNN and the same tiny Transformer, trained with each on Multi30k en → fr.
+
+    python benchmarks/scores_on_multi30k.py multi30k/tok --minutes 9       # as far as the time allows; again goes on
+    python benchmarks/scores_on_multi30k.py multi30k/tok --evaluate        # where sacrebleu is: BLEU, and the table
+
+Models of a family are trained side by side, each in a process of its own, for the same reduced number of updates; then
+one after the other, alone on the machine, they are timed (ms per update, sentences per second of beam search) and
+translate the tests. What is done is in --records, one file, and is not done again; a table that lacks rows says so.
+BLEU is sacrebleu's on the tokenised files as they are (-tok none -s none).
+
+Multi30k has no gold word alignments. With --hansards FOLDER, AER is that of the Hansards test set, lower-cased: far
+from captions, so it compares scores and says little else.
+
+In the Transformer the score stands in every attention, but for Location (cross-attention alone: it cannot see keys) and
+for Relative and Rotary (self-attention, in place of sinusoids). In the RNN it is that of e_ti = a(s_{t−1}, h_i).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+import regard.align as align
+from regard.data import Corpus, Limits
+from regard.evaluate import evaluate
+from regard.folder import make_model
+from regard.store import to_toml
+from regard.tasks._settings import Fitted, Settings
+from regard.tasks.translation import Translation
+from regard.text import Subwords, write_whole
+from regard.train import Position, Ranks
+from regard.train.engine import Engine, GraphEngine
+from regard.translator import Translator, load
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = {"test2016": "test_2016_flickr", "test2017": "test_2017_flickr", "mscoco": "test_2017_mscoco"}
+SCORES = ("Dot", "Additive", "General", "Bilinear", "Location", "Relative", "Rotary", "PerHead")
+SIZES: dict[str, dict[str, Any]] = {
+    "Transformer": {"kind": "transformer", "dim": 128, "ffn_dim": 256, "encoder_layers": 4, "decoder_layers": 4},
+    "RNN": {"kind": "rnn", "dim": 256, "hidden_dim": 512},
+}
+LAST_MINUTE = 45.0  # seconds that one more model takes to be measured, at most
+
+
+def model_table(family: str, score: str) -> dict[str, Any]:
+    """[model] of config.toml."""
+    kind: Any = score.lower()
+    both = {**SIZES[family], "heads": 4, "dropout": 0.3}
+    if family == "RNN":
+        mix = [[1, "dot"], [1, "additive"], [1, "general"], [1, "relative"]]
+        return {**both, "score": mix if score == "PerHead" else kind}
+    both["norm"] = "pre"
+    if score == "PerHead":
+        of_self = [[1, "dot"], [1, "additive"], [1, "relative"], [1, "rotary"]]
+        return {**both, "self_score": of_self, "cross_score": [[2, "dot"], [1, "additive"], [1, "general"]]}
+    if score in ("Relative", "Rotary"):
+        return {**both, "self_score": kind, "cross_score": "dot", "positions": "none"}
+    return {**both, "self_score": "dot" if score == "Location" else kind, "cross_score": kind}
+
+
+def tables(work: Path, family: str, score: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Everything that a run is given; all but [model] and the learning rate is the same."""
+    return {
+        "data": {
+            "source": str(work / "train.en"),
+            "target": str(work / "train.fr"),
+            "valid_source": str(work / "val.en"),
+            "valid_target": str(work / "val.fr"),
+            "cache": str(work / "cache"),
+        },
+        "subwords": {"path": str(work / "tokenizer.json"), "dropout": 0.0},
+        "model": model_table(family, score),
+        "training": {
+            "updates": options.updates,
+            "tokens": options.tokens,
+            "lr": 3e-3 if family == "Transformer" else 1e-3,
+            "schedule": "cosine",
+            "warmup": max(1, options.updates // 6),
+            "smoothing": 0.1,
+            "rdrop": 0.0,
+            "valid_every": max(1, options.updates // 15),
+            "average": 3,
+            "patience": 0,
+            "bleu": False,
+            "seed": options.seed,
+            "device": options.device,
+        },
+    }
+
+
+def names() -> list[tuple[str, str]]:
+    return [(family, score) for family in SIZES for score in SCORES]
+
+
+def slug(family: str, score: str) -> str:
+    return f"{family}-{score}".lower()
+
+
+# --- data ---
+
+
+def lines(path: Path, most: int | None = None) -> list[str]:
+    import gzip
+
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return raw.decode().splitlines()[:most]
+
+
+def stem(corpus: Path, name: str, side: str) -> Path:
+    found = [p for p in corpus.glob(f"{name}.lc.norm.tok.{side}*") if p.suffix in (f".{side}", ".gz")]
+    if not found:
+        raise FileNotFoundError(f"{corpus}: expected {name}.lc.norm.tok.{side}, perhaps gzipped")
+    return found[0]
+
+
+def lay_out(corpus: Path, work: Path, options: argparse.Namespace) -> None:
+    """Text and subwords that all models share."""
+    for name in ("train", "val"):
+        for side in ("en", "fr"):
+            text = "".join(line + "\n" for line in lines(stem(corpus, name, side), options.lines)).encode()
+            path = work / f"{name}.{side}"
+            if not path.exists() or path.read_bytes() != text:  # caches go by the time of a file
+                write_whole(path, text)
+    if not (work / "tokenizer.json").exists():
+        both = [lines(work / f"train.{side}") for side in ("en", "fr")]
+        Subwords.learn(both, options.vocab_size).save(work / "tokenizer.json")
+
+
+def corpora(work: Path, fitted: Fitted) -> tuple[Corpus, Corpus]:
+    """From the cache, once one process has been here."""
+    subwords, cache = Subwords.load(work / "tokenizer.json"), str(work / "cache")
+    limits = Limits(max_tokens=fitted.data.max_tokens, max_ratio=fitted.data.max_ratio)
+    train = Corpus.build(fitted.data.training(), subwords, limits=limits, cache=cache)
+    valid = Corpus.build(
+        fitted.data.validation(), subwords, limits=Limits(max_tokens=fitted.data.max_tokens), cache=cache
+    )
+    return train, valid
+
+
+# --- training, side by side ---
+
+
+def train(some: Sequence[tuple[str, str]], work: Path, options: argparse.Namespace, deadline: float) -> None:
+    """Until all have ended or the time has; who is stopped goes on from its last checkpoint another time."""
+    waiting, running = list(some), []
+    threads = max(1, (os.cpu_count() or 1) // max(1, min(options.side_by_side, len(waiting))))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
+    while (waiting or running) and time.monotonic() < deadline:
+        while waiting and len(running) < options.side_by_side:
+            family, score = waiting.pop(0)
+            name = slug(family, score)
+            write_whole(work / f"{name}.toml", to_toml(tables(work, family, score, options)).encode())
+            command = ["-m", "regard.tasks.translation", "--config", f"{work / name}.toml", "--out", str(work / name)]
+            with open(work / f"{name}.log", "ab") as log:
+                process = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log)
+            running.append((name, process))
+        time.sleep(0.2)
+        for name, process in [entry for entry in running if entry[1].poll() is not None]:
+            running.remove((name, process))
+            print(f"{name}: {'trained' if process.returncode == 0 else 'FAILED, see its log'}", flush=True)
+            if process.returncode:
+                print("\n".join((work / f"{name}.log").read_text().splitlines()[-5:]), flush=True)
+    for _, process in running:
+        process.send_signal(signal.SIGINT)
+    for name, process in running:
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        print(f"{name}: stopped; goes on next time", flush=True)
+
+
+# --- measuring, one at a time ---
+
+
+def ms_per_update(work: Path, family: str, score: str, options: argparse.Namespace) -> float:
+    """Of the engine that trained it, alone: the same batches over and over until none is new, then timed."""
+    with Ranks.join(options.device) as ranks:
+        on_gpu = ranks.device.type == "cuda"
+        settings = Settings.from_tables(tables(work, family, score, options))
+        fitted = Fitted.of(settings, 29_000, on_gpu)
+        corpus, valid = corpora(work, fitted)
+        torch.manual_seed(0)
+        model = make_model({**fitted.model, "vocab_size": len(corpus.subwords)}).to(ranks.device)
+        task = Translation(model, corpus, valid, fitted, ranks.device, bleu=False)
+        steps = task.steps(Position(), ranks)
+        some = [next(steps) for _ in range(options.timed)]
+        graphs = on_gpu and task.static
+        engine = (
+            GraphEngine(task.objective, fitted.training, ranks, len(task.sums), print)
+            if graphs
+            else Engine(task.objective, fitted.training, ranks, len(task.sums))
+        )
+        best = float("inf")
+        for turn in range(-3 if graphs else -1, 2):
+            start = time.perf_counter()
+            for k, step in enumerate(some):
+                engine.update([(step.tensors, step.tokens)], 1000 + k)
+            engine.read()  # waits
+            if turn >= 0:
+                best = min(best, time.perf_counter() - start)
+        return 1000 * best / len(some)
+
+
+def alignment_error(translator: Translator, folder: Path) -> dict[str, Any]:
+    """AER of the mean of heads, in the layer, shifted or not, where it is least."""
+    halves = [line.lower().split("|||") for line in lines(folder / "enfr.src-tgt")]
+    outputs = translator.forced([(" ".join(en.split()), " ".join(fr.split())) for en, fr in halves], attention=True)
+    gold = align.read_pharaoh(folder / "enfr.gold", base=1)
+    layers = next(o.translations[0].attention[0].weights.shape[0] for o in outputs if o.translations)
+    found = []
+    for layer in range(layers):
+        for shift in (True, False):
+            linked = [
+                align.links(translator.word_weights(o.translations[0], layer=layer, shift=shift))
+                if o.translations
+                else frozenset()
+                for o in outputs
+            ]
+            found.append({"aer": 100 * align.quality(linked, gold).aer, "layer": layer, "shift": shift})
+    return min(found, key=lambda entry: entry["aer"])
+
+
+def measure(corpus: Path, work: Path, family: str, score: str, options: argparse.Namespace) -> dict[str, Any]:
+    folder = work / slug(family, score)
+    translator = load(folder, device=None if options.device == "auto" else options.device)
+    final = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    record: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in translator.model.parameters()),
+        "updates": options.updates,
+        "seed": options.seed,
+        "valid_loss": final.get("valid_loss"),
+        "machine": torch.cuda.get_device_name() if translator.device.type == "cuda" else platform.processor() or "CPU",
+        "torch": torch.__version__,
+        "hypotheses": {},
+    }
+    how: dict[str, Any] = {"beam": options.beam, "batch_tokens": options.batch_tokens}
+    sources = {test: lines(stem(corpus, name, "en"), options.test_lines) for test, name in TESTS.items()}
+    translator.outputs(sources["test2016"][:64], **how)  # warms up
+    start = time.perf_counter()
+    for test, some in sources.items():
+        record["hypotheses"][test] = [output.text for output in translator.outputs(some, **how)]
+    record["sentences_per_s"] = sum(map(len, sources.values())) / (time.perf_counter() - start)
+    record["beam"] = options.beam
+    if options.hansards:
+        record["alignment"] = alignment_error(translator, options.hansards)
+    del translator
+    record["ms_per_update"] = ms_per_update(work, family, score, options)
+    return record
+
+
+# --- the table ---
+
+
+def scored(records: dict[str, Any], corpus: Path) -> dict[str, Any]:
+    """Records with BLEU in place of translations; without, where sacrebleu is not installed."""
+    return {
+        name: {**{key: x for key, x in record.items() if key != "hypotheses"}, "bleu": bleu(record, corpus)}
+        for name, record in records.items()
+    }
+
+
+def bleu(record: dict[str, Any], corpus: Path) -> dict[str, float]:
+    found = {}
+    for test, outputs in record["hypotheses"].items():
+        references = lines(stem(corpus, TESTS[test], "fr"), len(outputs))
+        try:
+            found[test] = evaluate(outputs, references, tokenize="none", smooth="none")[0].score
+        except ModuleNotFoundError:
+            return {}
+    return found
+
+
+def markdown(rows: dict[str, Any]) -> str:
+    """The table, a row per model, those that are missing named."""
+    done = [(family, score) for family, score in names() if slug(family, score) in rows]
+    left = [f"{family} {score}" for family, score in names() if (family, score) not in done]
+    text = [f"PARTIAL: {len(done)} of {len(names())} models; not yet {', '.join(left)}.\n"] if left else []
+    text += [
+        f"| model | score | parameters | BLEU {' / '.join(TESTS)} | AER, Hansards | ms per update | sentences/s |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for family, score in done:
+        row = rows[slug(family, score)]
+        bleu = " / ".join(f"{row['bleu'][test]:.1f}" for test in TESTS) if row["bleu"] else "not scored yet"
+        aer = f"{row['alignment']['aer']:.1f}" if "alignment" in row else "–"
+        cells = [family, score, f"{row['parameters']:,}", bleu, aer, f"{row['ms_per_update']:.1f}"]
+        text.append("| " + " | ".join([*cells, f"{row['sentences_per_s']:,.0f}"]) + " |")
+    if done:
+        one = rows[slug(*done[0])]
+        text.append(
+            f"\n{one['machine']}, torch {one['torch']}; {one['updates']:,} updates each, seed {one['seed']}, "
+            f"beam {one['beam']}. BLEU of tokenised text (-tok none -s none). AER: out of domain, of the best layer."
+        )
+    return "\n".join(text) + "\n"
+
+
+def report(records: dict[str, Any], corpus: Path, results: Path) -> None:
+    rows = scored(records, corpus)
+    table = markdown(rows)
+    print(table)
+    write_whole(results / "scores-on-multi30k.json", (json.dumps(rows, indent=1) + "\n").encode())
+    write_whole(results / "scores-on-multi30k.md", table.encode())
+
+
+# --- the command ---
+
+
+def run(corpus: Path, options: argparse.Namespace) -> None:
+    """A family at a time: trained, then measured, as far as the time allows."""
+    deadline = time.monotonic() + 60 * options.minutes
+    work, path = options.work, options.records
+    records = json.loads(path.read_text()) if path.exists() else {}
+    lay_out(corpus, work, options)
+    corpora(work, Fitted.of(Settings.from_tables(tables(work, *names()[0], options)), 29_000, False))  # fills the cache
+    for family in options.families:
+        todo = [(f, s) for f, s in names() if f == family and s in options.scores and slug(f, s) not in records]
+        untrained = [one for one in todo if not (work / slug(*one) / "model.safetensors").exists()]
+        train(untrained, work, options, deadline - LAST_MINUTE)
+        for one in todo:
+            if not (work / slug(*one) / "model.safetensors").exists():
+                continue
+            if time.monotonic() > deadline - LAST_MINUTE / 2:
+                print(f"{slug(*one)}: no time to measure it; the same command goes on", flush=True)
+                continue
+            records[slug(*one)] = measure(corpus, work, *one, options)
+            write_whole(path, (json.dumps(records) + "\n").encode())
+            print(f"{slug(*one)}: measured", flush=True)
+    report(records, corpus, options.results)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path, help="the folder of *.lc.norm.tok.en and .fr, perhaps gzipped")
+    parser.add_argument("--hansards", type=Path, help="the folder of enfr.src-tgt and enfr.gold")
+    parser.add_argument("--work", type=Path, default=Path("out/scores"), help="models, while they are made")
+    parser.add_argument("--records", type=Path, default=Path("out/scores-records.json"), help="what is done")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--evaluate", action="store_true", help="only score what --records has, and print the table")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--families", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--scores", nargs="+", default=list(SCORES), choices=list(SCORES))
+    parser.add_argument("--side-by-side", type=int, default=8)
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--tokens", type=int, default=18_000)
+    parser.add_argument("--vocab-size", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--batch-tokens", type=int, default=8192)
+    parser.add_argument("--timed", type=int, default=40, help="batches that ms per update is timed on")
+    parser.add_argument("--lines", type=int, help="only the first lines of the training data, to try it")
+    parser.add_argument("--test-lines", type=int, help="only the first lines of the tests, to try it")
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    if options.evaluate:
+        report(json.loads(options.records.read_text()), options.corpus, options.results)
+    else:
+        run(options.corpus, options)
+
+
+if __name__ == "__main__":
+    main()

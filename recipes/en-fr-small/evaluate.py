@@ -1,0 +1,213 @@
+"""How good a model of this recipe is: BLEU and chrF on four test sets, and word alignment (AER) on the Hansards.
+
+    python recipes/en-fr-small/evaluate.py --model out/en-fr-small/student --corpora CORPORA
+    python recipes/en-fr-small/evaluate.py --model … --corpora CORPORA --reverse out/en-fr-small/reverse
+    python recipes/en-fr-small/evaluate.py --model … --corpora CORPORA --card out/en-fr-small/student/README.md
+
+Translations go to --out, and those that are there are not made again: where sacrebleu is not installed they are made,
+and the same command elsewhere scores them. BLEU is sacrebleu's with its tokenizer 13a. Layer, head and shift of the
+alignment are chosen on the first --develop pairs and reported on the others, and on all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from prepare import attribution, rows
+
+import regard.align as align
+from regard.store import read_toml
+
+METHODS = ("intersection", "grow-diag-final-and", "union")
+
+
+def test_sets(corpora: Path, data: Path) -> dict[str, list[tuple[str, str]]]:
+    """Name → pairs. On Tatoeba each pair counts, so an English sentence comes as often as it has translations."""
+    news, captions = corpora / "wmt_news_eng_fra", corpora / "multi30k"
+    places = {
+        "tatoeba": (data / "test.tatoeba.tsv.gz",),
+        "newstest2014": tuple(news / f"newstest2014.{side}.gz" for side in ("en", "fr")),
+        "multi30k test2016": tuple(captions / f"test_2016_flickr.{side}.gz" for side in ("en", "fr")),
+        "laws": (data / "test.laws.tsv.gz",),
+    }
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, paths in places.items():
+        if all(path.exists() for path in paths):
+            columns = [list(rows(path)) for path in paths]
+            found[name] = [tuple(cell for row in line for cell in row) for line in zip(*columns, strict=True)]  # type: ignore[misc]
+    return found
+
+
+def translations(pairs: Sequence[tuple[str, str]], path: Path, translator: Any, options: argparse.Namespace) -> Any:
+    """The translation of each pair's source, made once per sentence and kept in a file; and seconds, if made now."""
+    sources = list(dict.fromkeys(en for en, _ in pairs))
+    seconds = None
+    if not path.exists():
+        start = time.perf_counter()
+        outputs = translator().outputs(sources, beam=options.beam, batch_tokens=options.batch_tokens)
+        seconds = time.perf_counter() - start
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(" ".join(o.text.split()) + "\n" for o in outputs), encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) != len(sources):
+        raise ValueError(f"{path} has {len(lines)} lines, the test set {len(sources)} sentences; remove it")
+    by_source = dict(zip(sources, lines, strict=True))
+    return [by_source[en] for en, _ in pairs], seconds
+
+
+def scores(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """BLEU and chrF, or nothing where sacrebleu is not installed."""
+    try:
+        from regard.evaluate import evaluate
+
+        return {m.name: round(m.score, 2) for m in evaluate(outputs, references)}
+    except ModuleNotFoundError:
+        return {}
+
+
+# --- alignment ---
+
+
+def hansards(corpora: Path) -> tuple[list[tuple[str, str]], list[align.Alignment]]:
+    folder = corpora / "hansards_word_alignment"
+    pairs = []
+    for (line,) in rows(folder / "enfr.src-tgt"):
+        en, fr = line.split("|||")
+        pairs.append((" ".join(en.split()), " ".join(fr.split())))
+    return pairs, align.read_pharaoh(folder / "enfr.gold", base=1)
+
+
+Look = tuple[int, int | None, bool]
+
+
+def every_alignment(translator: Any, pairs: Sequence[tuple[str, str]]) -> dict[Look, list[align.Links]]:
+    """Links of each pair for every layer, every head and their mean, shifted and not."""
+    outputs = translator.forced(pairs, attention=True)
+    layers, heads = next(o.translations[0].attention[0].weights.shape[:2] for o in outputs if o.translations)
+    looks = [(k, h, s) for k in range(layers) for h in (None, *range(heads)) for s in (True, False)]
+    found: dict[Look, list[align.Links]] = {look: [] for look in looks}
+    for output in outputs:
+        for layer, head, shift in looks:
+            if output.translations:
+                weights = translator.word_weights(output.translations[0], layer=layer, head=head, shift=shift)
+                found[layer, head, shift].append(align.links(weights))
+            else:
+                found[layer, head, shift].append(frozenset())
+    return found
+
+
+def aer(links: Sequence[align.Links], gold: Sequence[align.Alignment], develop: int) -> dict[str, float]:
+    parts = {"develop": slice(0, develop), "rest": slice(develop, None), "all": slice(None)}
+    return {name: round(100 * align.quality(links[part], gold[part]).aer, 2) for name, part in parts.items()}
+
+
+def alignment(translator: Any, reverse: Any | None, corpora: Path, develop: int) -> dict[str, Any]:
+    """AER of every look, the one that is best on the first pairs, and both directions made one."""
+    pairs, gold = hansards(corpora)
+    forward = every_alignment(translator, pairs)
+    table = {look: aer(links, gold, develop) for look, links in forward.items()}
+    best = min(table, key=lambda look: table[look]["develop"])
+    report: dict[str, Any] = {
+        "forward": {"layer": best[0], "head": best[1], "shift": best[2], **table[best]},
+        "every": [{"layer": k, "head": h, "shift": s, "AER": t["all"]} for (k, h, s), t in table.items()],
+    }
+    if reverse is not None:
+        turned = every_alignment(reverse, [(fr, en) for en, fr in pairs])
+        other = {look: [align.swap(one) for one in links] for look, links in turned.items()}
+        back = min(other, key=lambda look: aer(other[look], gold, develop)["develop"])
+        report["reverse"] = {"layer": back[0], "head": back[1], "shift": back[2], **aer(other[back], gold, develop)}
+        for method in METHODS:
+            both = [align.symmetrize(a, b, method) for a, b in zip(forward[best], other[back], strict=True)]  # type: ignore[arg-type]
+            report[method] = aer(both, gold, develop)
+    return report
+
+
+# --- the command ---
+
+
+def trained_on(model: Path) -> set[str]:
+    """Names of the sets, by the files in the model's config.toml."""
+    corpora = read_toml(model / "config.toml").get("data", {}).get("corpora", [])
+    return {Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in corpora if "tsv" in table}
+
+
+def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
+    """The model card, its blanks filled in."""
+    template = (Path(__file__).parent / "MODEL_CARD.md").read_text(encoding="utf-8")
+    table = ["| test set | pairs | BLEU (13a) | chrF |", "|---|---|---|---|"]
+    for name, found in report["sets"].items():
+        table.append(f"| {name} | {found['pairs']:,} | {found.get('BLEU', '')} | {found.get('chrF', '')} |")
+    linked = report.get("alignment", {})
+    ways = [name for name in ("forward", "reverse", *METHODS) if name in linked]
+    lines = [f"| {name} | {linked[name]['rest']} | {linked[name]['all']} |" for name in ways]
+    counts = json.loads((data / "counts.json").read_text(encoding="utf-8"))
+    size = (model / "model.safetensors").stat().st_size / 2**20
+    blanks = {
+        "parameters": f"{report['parameters']:,}",
+        "mib": f"{size:.1f}",
+        "scores": "\n".join(table),
+        "alignment": "\n".join(["| direction | AER, the other pairs | AER, all |", "|---|---|---|", *lines]),
+        "attribution": attribution(counts, trained_on(model)).split("\n", 1)[1].strip(),
+    }
+    for name, text in blanks.items():
+        template = template.replace("{" + name + "}", text)
+    out.write_text(template, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--reverse", type=Path, help="a model from French to English, for alignment both ways")
+    parser.add_argument("--corpora", type=Path, required=True, help="the folder that prepare.py read")
+    parser.add_argument("--data", type=Path, default=Path("out/en-fr-small/data"))
+    parser.add_argument("--out", type=Path, help="translations; default: beside the model, NAME-tested")
+    parser.add_argument("--only", help="some of tatoeba, newstest2014, 'multi30k test2016', laws, align")
+    parser.add_argument("--develop", type=int, default=100)
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--device")
+    parser.add_argument("--card", type=Path, help="write the model card here")
+    options = parser.parse_args()
+    from regard.translator import load
+
+    made: dict[str, Any] = {}
+
+    def translator() -> Any:
+        if "it" not in made:
+            made["it"] = load(options.model, device=options.device)
+        return made["it"]
+
+    out = options.out or options.model.with_name(options.model.name + "-tested")
+    wanted = options.only.split(",") if options.only else None
+    report: dict[str, Any] = {"parameters": sum(p.numel() for p in translator().model.parameters()), "sets": {}}
+    for name, pairs in test_sets(options.corpora, options.data).items():
+        if wanted is None or name in wanted:
+            outputs, seconds = translations(pairs, out / f"{name.replace(' ', '-')}.fr", translator, options)
+            found = {"pairs": len(pairs), **scores(outputs, [fr for _, fr in pairs])}
+            if seconds is not None:
+                found["seconds"] = round(seconds, 1)
+            report["sets"][name] = found
+            print(f"{name}: {found}", flush=True)
+    if (wanted is None or "align" in wanted) and (options.corpora / "hansards_word_alignment").is_dir():
+        reverse = load(options.reverse, device=options.device) if options.reverse else None
+        report["alignment"] = alignment(translator(), reverse, options.corpora, options.develop)
+        for name, found in report["alignment"].items():
+            if name != "every":
+                print(f"AER, {name}: {found}", flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "scores.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.card:
+        card(report, options.model, options.data, options.card)
+
+
+if __name__ == "__main__":
+    main()

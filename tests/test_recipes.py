@@ -1,0 +1,323 @@
+"""The recipe of the bundled model: what is tested on is not trained on, and what is cut is made whole again."""
+
+import argparse
+import gzip
+import importlib.util
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.store import read_toml, write_tensors
+
+RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "en-fr-small"
+
+
+def script(name):
+    """A script of the recipe, as a module; its folder is no package."""
+    sys.path.insert(0, str(RECIPE))
+    try:
+        found = sys.modules.get(f"recipe_{name}")
+        if found is None:
+            spec = importlib.util.spec_from_file_location(f"recipe_{name}", RECIPE / f"{name}.py")
+            found = sys.modules[f"recipe_{name}"] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(found)
+        return found
+    finally:
+        sys.path.remove(str(RECIPE))
+
+
+prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
+
+
+def put(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def got(path):
+    return gzip.decompress(path.read_bytes()).decode().splitlines()
+
+
+NEWS = "The committee will meet again on Thursday to discuss the new budget for the region."
+CAPTION = "A man in an orange hat starring at something."
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    """Every set in small, with leaks of every kind planted in what is trained on."""
+    folder = tmp_path / "corpora"
+    cats = [
+        f"The {colour} cat number {n} sleeps.\tLe chat {n} {colour} dort." for colour in "abcdefgh" for n in range(5)
+    ]
+    put(
+        folder / "tatoeba_eng_fra" / "fra.txt.gz",
+        *cats,
+        *(line.replace("The", "A").replace("sleeps", "is asleep") for line in cats),  # other English, the same French
+        "I don't know.\tJe ne sais pas.",
+        "I don't know!\tJe l'ignore.",
+        f"{CAPTION.upper()}\tUn homme regarde.",
+        "Someone looks at a thing over there.\tUn homme avec un chapeau orange regardant quelque chose",
+    )
+    law = "A\ttext\tThe Minister may issue it under section {}.\tLe ministre peut le délivrer par l’article {};"
+    put(
+        folder / "canada_laws_en_fr" / "train.tsv.gz",
+        *(law.format(n, n) for n in range(1, 9)),
+        "A\tnote\tPermits\tPermis",
+        "A\tdef\tAct means the law.\tLoi La loi.",
+        f"A\ttext\tIt is said that {NEWS.lower()}\tIl est dit que le comité se réunira encore.",
+        "A\ttext\tEvery ship shall fly the flag.\tTout navire bat le pavillon.",
+        "A\ttext\tThe fee is 20 dollars.\tLe droit est de 35 dollars.",
+    )
+    put(
+        folder / "canada_laws_en_fr" / "valid.tsv.gz",
+        "B\ttext\tEvery ship shall fly the flag\tTout navire bat pavillon.",
+    )
+    put(folder / "canada_laws_en_fr" / "test.tsv.gz", "C\ttext\tNo person shall sell the eggs.\tNul ne vend les œufs.")
+    put(
+        folder / "python_docs_en_fr" / "python_docs.tsv.gz",
+        "x\tReturn the :class:`~a.Thing` object::\tRenvoie l'objet :class:`~a.Thing` ::",
+    )
+    put(
+        folder / "transread_novels_en_fr" / "novels.tsv.gz",
+        "Candide\tCHAPTER I .\tI",
+        "Candide\t' I 've seen it , she said .\tJe l' ai vu , dit-elle .",
+    )
+    put(
+        folder / "qamr" / "wiki-sentences.tsv.gz",
+        f"1\t{NEWS}",
+        "2\tThe river flows to the sea .",
+        *(f"3\t{line.split(chr(9))[0]}" for line in cats),
+    )
+    for part in ("train", "dev", "test"):
+        put(
+            folder / "scitldr_a" / f"{part}.jsonl.gz",
+            json.dumps({"source": [f"We {part} a model here."], "target": []}),
+        )
+    put(folder / "wmt_news_eng_fra" / "newstest2014.en.gz", NEWS)
+    put(folder / "wmt_news_eng_fra" / "newstest2014.fr.gz", "Le comité se réunira de nouveau jeudi pour discuter.")
+    for stem in ("val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"):
+        put(folder / "multi30k" / f"{stem}.en.gz", CAPTION)
+        put(folder / "multi30k" / f"{stem}.fr.gz", "Un homme avec un chapeau orange regardant quelque chose.")
+    put(folder / "hansards_word_alignment" / "enfr.src-tgt", "oh , oh !   ||| oh , oh !  ")
+    return folder
+
+
+@pytest.fixture
+def prepared(corpora, tmp_path):
+    out = tmp_path / "data"
+    counts = prepare.prepare(
+        corpora, out, kinds=("text", "head"), held_out=(4, 8), french_may_repeat=False, say=lambda _: None
+    )
+    return out, counts
+
+
+TRAINING = ("tatoeba", "laws", "docs", "novels")
+
+
+def test_nothing_of_a_test_is_trained_on(prepared, corpora):
+    out, counts = prepared
+    tested = [got(out / f"{name}.tsv.gz") for name in ("test.tatoeba", "test.laws", "valid")]
+    tested = [tuple(line.split("\t")) for lines in tested for line in lines]
+    tested += [pair for _, en, fr in prepare.tested_on(corpora) for pair in zip(en, fr, strict=True)]
+    english, french = ({texts.key(pair[side]) for pair in tested} for side in (0, 1))
+    for name in TRAINING:
+        for en, fr in (line.split("\t") for line in got(out / f"{name}.tsv.gz")):
+            assert texts.key(en) not in english and texts.key(fr) not in french
+            assert "meet again on thursday" not in en
+    assert not english & {texts.key(line) for line in got(out / "mono.en.gz")}
+    assert counts["laws"]["tested on: shared run"] == 1 and counts["laws"]["tested on: same sentence"] == 1
+    assert counts["tatoeba"]["tested on: same sentence"] > 2  # two by each side of captions, others by held-out French
+    assert counts["mono"]["tested on: same sentence"] > 1 and counts["mono"]["repeated"] > 20
+
+
+def test_sentences_that_differ_in_punctuation_stay_together():
+    pairs = [(f"Number {n}{end}", f"Numéro {n}, {end}") for n in range(50) for end in (".", "!", "?")]
+    sets = prepare.split(pairs, (5, 10))
+    keys = [{texts.key(en) for en, _ in some} for some in sets]
+    assert [len(k) for k in keys] == [5, 10, 35]
+    assert not keys[0] & keys[1] and not (keys[0] | keys[1]) & keys[2]
+    assert sum(map(len, sets)) == 150
+    assert [sorted(some) for some in prepare.split(pairs[::-1], (5, 10))] == [sorted(some) for some in sets]
+
+
+def test_what_is_kept_is_worth_it(prepared):
+    out, counts = prepared
+    lawful = got(out / "laws.tsv.gz")
+    assert counts["laws"]["of one mould"] == 6 and counts["laws"]["other numbers"] == 1
+    assert lawful[0].endswith("par l'article 1") and len(lawful) == 2  # apostrophe, list sign, notes
+    assert got(out / "docs.tsv.gz") == ["Return the Thing object:\tRenvoie l'objet Thing :"]
+    assert got(out / "novels.tsv.gz") == ["I've seen it, she said.\tJe l'ai vu, dit-elle."]
+    for name, lines in (("tatoeba", counts["tatoeba"]["kept"]), ("laws", 2)):
+        assert len(got(out / f"{name}.tsv.gz")) == lines
+    assert "Open Government Licence" in (out / "ATTRIBUTION.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("en", "fr", "reason"),
+    [
+        ("Yes.", "Oui.", None),
+        ("...", "Oui.", "no words"),
+        ("word " * 81, "mot " * 81, "too long"),
+        ("A short one.", "Une phrase qui est vraiment beaucoup plus longue que l'autre.", "lengths differ"),
+        ("12 + 34 = 46 ; a", "12 + 34 = 46 ; a", "hardly text"),
+        ("In 1990 it rained.", "En 1890 il pleuvait.", "other numbers"),
+        ("Within 60 days of it.", "Dans les soixante jours.", None),
+        ("Python Software Foundation Licence Text", "Python Software Foundation Licence Text", "not translated"),
+        (
+            "Le chat et la souris sont dans la maison.",
+            "Le chat et la souris sont dans la maison, oui.",
+            "another language",
+        ),
+    ],
+)
+def test_a_fault_is_named(en, fr, reason):
+    assert texts.fault(en, fr) == reason
+
+
+def test_guard_looks_inside():
+    guard = texts.Guard([NEWS], runs=True)
+    inside = "Reportedly " + " ".join(NEWS.split()[2:13])
+    assert guard.why(inside) == "shared run"
+    assert guard.why(" ".join(NEWS.split()[:9])) is None  # nine words of it
+    assert texts.Guard([NEWS], runs=False).why(inside) is None
+
+
+class Parrot:
+    """Translates by turning letters round, and one sentence in loops."""
+
+    calls = 0
+
+    def outputs(self, lines, **options):
+        Parrot.calls += 1
+        loop = "va et vient " * 5
+        return [argparse.Namespace(text=loop if "sea" in line else f"le {line}") for line in lines]
+
+
+def test_distillation_goes_on_where_it_stopped(prepared, tmp_path, monkeypatch):
+    out, _ = prepared
+    monkeypatch.setattr("regard.translator.load", lambda *_, **__: Parrot())
+    options = argparse.Namespace(
+        model="m", data=out, out=tmp_path / "shards", sets=("tatoeba", "mono"), minutes=1.0, lines=10, beam=1,
+        batch_tokens=100, device=None,
+    )  # fmt: skip
+    distill.distill(options)
+    made = sorted(p.name for p in options.out.iterdir())
+    assert made[0] == "mono-0000.gz" and len(made) == 1 + -(-len(distill.sources(out, "tatoeba")) // 10)
+    (options.out / made[1]).unlink()
+    before = Parrot.calls
+    distill.distill(options)
+    assert Parrot.calls == before + 1
+    why = distill.merge(options)
+    assert why["mono"]["looped"] + why["mono"]["lengths differ"] == 1 and "not translated yet" not in why["tatoeba"]
+    lines = got(out / "distilled-tatoeba.tsv.gz")
+    assert len(lines) == why["tatoeba"]["kept"] and all(
+        fr == texts.french(f"le {en}") for en, fr in (l.split("\t") for l in lines)
+    )
+    options.minutes = 0.0
+    (options.out / made[1]).unlink()
+    distill.distill(options)  # the first shard has no pace yet, so no time at all is what stops it
+    assert distill.merge(options)["tatoeba"]["not translated yet"] == 10
+    options.lines = 9
+    with pytest.raises(ValueError, match="or other --lines"):
+        distill.merge(options)
+
+
+def test_parts_are_whole_again(tmp_path):
+    (tmp_path / "model").mkdir()
+    data = torch.randint(0, 255, (100_000,), dtype=torch.uint8).numpy().tobytes()
+    (tmp_path / "model" / "weights").write_bytes(data)
+    made = parts.split(tmp_path / "model", tmp_path / "cut", 30_000)
+    assert len(made) == 4 and all(p.stat().st_size <= 30_000 for p in made)
+    assert (parts.join(made[::-1], tmp_path / "again") / "weights").read_bytes() == data
+    with pytest.raises(ValueError, match="parts 2 of 4 are missing"):
+        parts.join(made[:1] + made[2:], tmp_path / "again")
+    with pytest.raises(ValueError, match="expected a name such as"):
+        parts.join([tmp_path / "model"], tmp_path / "again")
+
+
+def test_a_slim_run_keeps_weights_and_place(tmp_path):
+    from regard.train.checkpoint import Checkpoints, Standing
+
+    run = tmp_path / "run"
+    files = Checkpoints(run / "checkpoints", keep=2, average=1, say=lambda _: None)
+    for update in (10, 20):
+        weights = {
+            "model.w": torch.full((4, 4), update / 7),
+            "exp_avg.w": torch.ones(4, 4),
+            "step.w": torch.tensor(3.0),
+        }
+        files.save(Standing(update=update, tokens=update * 100), weights)
+    write_tensors(run / "checkpoints" / "weights-00000020.safetensors", {"w": torch.zeros(2)}, {})
+    (run / "config.toml").write_text("format = 1\n")
+    slim = parts.slim(run, tmp_path / "slim")
+    assert sorted(p.name for p in slim.rglob("*") if p.is_file()) == ["config.toml", "state-00000020.safetensors"]
+    standing, tensors = Checkpoints(slim / "checkpoints", keep=2, average=1, say=lambda _: None).latest()
+    assert standing.update == 20 and standing.tokens == 2000 and list(tensors) == ["model.w"]
+    torch.testing.assert_close(tensors["model.w"].float(), torch.full((4, 4), 20 / 7), rtol=1e-3, atol=0)
+    with pytest.raises(FileNotFoundError, match="no unfinished run"):
+        parts.slim(tmp_path, tmp_path / "slim")
+
+
+@pytest.mark.parametrize("name", ["teacher", "student", "reverse"])
+def test_settings_can_be_trained_with(name):
+    from regard.folder import make_model, pack
+    from regard.tasks._settings import Fitted, Settings
+
+    fitted = Fitted.of(Settings.from_tables(read_toml(RECIPE / f"{name}.toml")), 300_000, True)
+    with torch.device("meta"):
+        model = make_model({**fitted.model, "vocab_size": fitted.cutting.vocab_size})
+    if name != "teacher":
+        stored = pack({k: torch.zeros(v.shape) for k, v in model.state_dict().items()}, "int8")
+        assert 14e6 < sum(t.nbytes for t in stored.values()) < 16 * 2**20
+    names = [Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in fitted.data.corpora]
+    assert set(names) <= {"tatoeba", "laws", "docs", "mono"}
+
+
+def test_counters_name_everything():
+    why = Counter()
+    prepare.kept([("Hello.", "Bonjour."), ("Hello.", "Bonjour.")], (texts.Guard(), texts.Guard()), why)
+    assert why == {"kept": 1, "repeated": 1}
+
+
+def test_the_card_names_what_was_trained_on(prepared, tmp_path):
+    out, _ = prepared
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(bytes(3 << 20))
+    (model / "config.toml").write_text(
+        '[data]\ncorpora = [{ tsv = "x/tatoeba.tsv.gz" }, { tsv = "x/distilled-mono.tsv.gz" }]\n'
+    )
+    report = {
+        "parameters": 1234567,
+        "sets": {"tatoeba": {"pairs": 9, "BLEU": 12.3, "chrF": 45.6}},
+        "alignment": {"forward": {"develop": 1.0, "rest": 9.87, "all": 9.5}},
+    }
+    evaluate.card(report, model, out, tmp_path / "README.md")
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for part in (
+        "1,234,567 parameters, 3.0 MiB",
+        "| tatoeba | 9 | 12.3 | 45.6 |",
+        "| forward | 9.87 | 9.5 |",
+        "tatoeba.org",
+        "QAMR",
+    ):
+        assert part in text
+    assert "TransRead" not in text and "Open Government" not in text and "{" not in text
+
+
+def test_alignment_is_chosen_on_some_pairs_and_told_on_others(tmp_path, monkeypatch):
+    from regard.align import parse
+
+    gold = [parse(line) for line in ("0-0", "0-0 1-1", "0-0")]
+    right, wrong = [g.sure for g in gold], [frozenset({(3, 3)}) for _ in gold]
+    looks = {(0, None, True): [right[0], *wrong[1:]], (1, None, False): [wrong[0], *right[1:]]}
+    monkeypatch.setattr(evaluate, "hansards", lambda _: ([("a", "b")] * 3, gold))
+    monkeypatch.setattr(evaluate, "every_alignment", lambda *_: looks)
+    found = evaluate.alignment(None, None, tmp_path, develop=1)
+    assert found["forward"] == {"layer": 0, "head": None, "shift": True, "develop": 0.0, "rest": 100.0, "all": 71.43}
+    assert [entry["AER"] for entry in found["every"]] == [71.43, 25.0]
