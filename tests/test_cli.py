@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -770,19 +771,39 @@ def test_a_terminal_gets_a_bar_and_answers_at_once(model):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
     command = [sys.executable, "-m", "regard", "translate", "-m", str(model)]
     child = subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=environment)
+    shown: list[bytes] = []
+    looking = threading.Thread(target=_look, args=(master, shown), daemon=True)
+    looking.start()
     try:
         os.write(master, f"{SOURCES[0]}\n".encode())
         assert child.stdout.readline().decode() == TARGETS[0] + "\n"
         os.write(master, f"{SOURCES[1]}\n\x04".encode())
         assert child.stdout.readline().decode() == TARGETS[1] + "\n"
         assert child.wait(60) == 0
-        assert "2/2" in os.read(master, 100_000).decode(errors="replace")
+        os.close(slave)
+        slave = None
+        looking.join(60)
+        assert "2/2" in b"".join(shown).decode(errors="replace")
     finally:
         child.kill()
         child.stdout.close()
         child.wait()
-        os.close(slave)
+        if slave is not None:
+            os.close(slave)
+        looking.join(60)
         os.close(master)
+
+
+def _look(terminal, shown):
+    """Read what is written to a terminal until nobody has it open any more."""
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:
+            return
+        if not chunk:
+            return
+        shown.append(chunk)
 
 
 def test_help_teaches(run):
