@@ -21,7 +21,7 @@ if before is None:
 
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), *([pytest.mark.gpu] if CUDA else [])]
 
 
 @pytest.fixture(autouse=True)

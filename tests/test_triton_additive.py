@@ -35,6 +35,7 @@ TILES = Tiles(32, 32, 32, 4)
 pytestmark = [
     pytest.mark.slow,  # the interpreter takes its time
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy's, from the interpreter: exp2 of much too little
+    *([pytest.mark.gpu] if DEVICE != "cpu" else []),  # there it runs on the GPU: `pytest -m gpu` has all of it
 ]
 SMALL = Config(TILES, TILES, TILES, TILES, Rows(32, 32, 4), Rows(32, 32, 4, 32, 2))
 

@@ -36,6 +36,7 @@ pytestmark = [
     # numpy's, from the interpreter, about numbers that are thrown away
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning"),
+    *([pytest.mark.gpu] if CUDA else []),  # there it runs on the GPU: `pytest -m gpu` has all of it
 ]
 
 
