@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,17 @@ def replayed(f: Callable[[], Any], rep: int = 40) -> float:
     except RuntimeError:
         torch.cuda.synchronize()
         return float(do_bench(f, warmup=10, rep=rep, return_mode="median"))
+
+
+def host_us(f: Callable[[], Any], count: int = 50) -> float:
+    """What a call costs before the GPU has anything to do, in microseconds."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        f()
+    spent = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    return 1e6 * spent / count
 
 
 def in_turn(cases: dict[str, Callable[[], Any]], rounds: int = 15, span: float = 2.0) -> dict[str, float]:

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.nn.functional as F
+from _gpu import replayed
 from torch import Tensor
 
 from regard.kernels import _op
@@ -184,13 +185,6 @@ def bench(f: Callable[[], Any], rep: int = 100) -> float:
     import triton
 
     return float(triton.testing.do_bench(f, warmup=20, rep=rep, return_mode="median"))
-
-
-def replayed(f: Callable[[], Any]) -> float:
-    """The same as a CUDA graph: what the GPU needs, with no host in between."""
-    import triton
-
-    return float(triton.testing.do_bench_cudagraph(f, rep=60, return_mode="median"))
 
 
 def peak(f: Callable[[], Any]) -> float:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.nn.functional as F
-from _gpu import in_turn, replayed
+from _gpu import host_us, in_turn, replayed
 from torch import Tensor
 
 import regard
@@ -46,16 +46,6 @@ def bench(f: Callable[[], Any]) -> float:
     from triton.testing import do_bench
 
     return float(do_bench(f, warmup=10, rep=40, return_mode="median"))
-
-
-def host_us(f: Callable[[], Any], count: int = 50) -> float:
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(count):
-        f()
-    spent = time.perf_counter() - begin
-    torch.cuda.synchronize()
-    return 1e6 * spent / count
 
 
 def compare(sdpa: Callable[[], Tensor], attend: Callable[[], Tensor], leaves: list[Tensor], grad: Tensor) -> dict:

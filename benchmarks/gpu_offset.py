@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.nn.functional as F
-from _gpu import replayed
+from _gpu import host_us, replayed
 from torch import Tensor
 
 import regard
@@ -396,17 +396,6 @@ def length(name: str, n: int) -> None:
     row = {"what": name, "n": n, "fwd": forward, "bwd": backward, "both_bytes": both, "host_us": host}
     RESULTS["lengths"].append(row)
     say(f"{name:16s} n={n:6d} fwd {forward:.4f} bwd {backward:.4f} ms, {both / 2**20:.1f} MiB, host {host:.0f} µs")
-
-
-def host_us(f: Callable[[], Any], count: int = 50) -> float:
-    """What a call costs before the GPU has anything to do."""
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(count):
-        f()
-    spent = time.perf_counter() - begin
-    torch.cuda.synchronize()
-    return 1e6 * spent / count
 
 
 def exponent(xs: list[int], ys: list[float]) -> float:

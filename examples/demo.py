@@ -57,6 +57,12 @@ def show_speed(n: int = 512, heads: int = 8, d: int = 64) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
+    print("regard: attention you can use, train and see.\n")
+    print("Attention lets each word of a sentence look at the others: it scores how well its query fits their keys and")
+    print(
+        "mixes their values by these scores. First that, in numbers; then what the library does with it: which kernel"
+    )
+    print("runs for which score, how fast, and why scores are scaled. Scroll up when it is through.")
     four_steps.show()
     one_score_by_hand.show()
     weights_to_contexts.show()
@@ -71,6 +77,8 @@ def main() -> None:
     print("  docs/four-steps.md   the four steps, slowly")
     print("  docs/why-sqrt-d.md   the picture above, explained")
     print("  docs/scores.md       every score: formula, kernel, time and memory")
+    print("  docs/kernels.md      how they are computed without the n × n matrix")
+    print("  docs/cli.md          train a translator on two files of text, and use it: regard train, regard translate")
     print("  docs/coming-from.md  from PyTorch, FlexAttention and Keras, line by line")
 
 

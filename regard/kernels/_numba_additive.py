@@ -1,6 +1,6 @@
 """The loops of cpu_additive, compiled by numba. Imported only when they run.
 
-They release the GIL and are not parallel themselves: cpu_additive hands tasks to threads of its own.
+They release the GIL and are not parallel themselves: cpu_additive spreads tasks over threads.
 
 A task is a few queries of one head. Keys come in blocks; the scores of one query against a block are a row s[j] of
 numbers that the compiler turns into vectors. With A = e^{2a}, B = e^{2b} and x_d = 1 + A_d B_d,

@@ -1,8 +1,8 @@
 """Additive attention on a CPU, fused: the exact fraction form, four per division, in O(n) memory.
 
 The loops are in ``_numba_additive`` (numba turns them into vector code and caches it on disk); here is what they are
-given. Threads are our own and only run code that holds no GIL, so any number of Python threads may call this at once,
-a forked child too, and their number follows ``torch.get_num_threads()``.
+given. Threads (``_threads``) only run code that holds no GIL, so any number of Python threads may call this at once, a
+forked child too, and their number follows ``torch.get_num_threads()``.
 """
 
 from __future__ import annotations
