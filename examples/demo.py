@@ -58,11 +58,10 @@ def show_speed(n: int = 512, heads: int = 8, d: int = 64) -> None:
 def main() -> None:
     torch.manual_seed(0)
     print("regard: attention you can use, train and see.\n")
-    print("Attention lets each word of a sentence look at the others: it scores how well its query fits their keys and")
-    print(
-        "mixes their values by these scores. First that, in numbers; then what the library does with it: which kernel"
-    )
-    print("runs for which score, how fast, and why scores are scaled. Scroll up when it is through.")
+    print("Attention lets each word of a sentence look at the others: it scores how well its query fits")
+    print("their keys and mixes their values by these scores. First that, in numbers; then what the")
+    print("library does with it: which kernel runs for which score, how fast, and why scores are scaled.")
+    print("Scroll up when it is through.")
     four_steps.show()
     one_score_by_hand.show()
     weights_to_contexts.show()
@@ -78,7 +77,7 @@ def main() -> None:
     print("  docs/why-sqrt-d.md   the picture above, explained")
     print("  docs/scores.md       every score: formula, kernel, time and memory")
     print("  docs/kernels.md      how they are computed without the n × n matrix")
-    print("  docs/cli.md          train a translator on two files of text, and use it: regard train, regard translate")
+    print("  docs/cli.md          train a translator on two files of text, then translate with it")
     print("  docs/coming-from.md  from PyTorch, FlexAttention and Keras, line by line")
 
 
