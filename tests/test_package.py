@@ -13,6 +13,7 @@ import regard.data
 import regard.evaluate
 import regard.folder
 import regard.grammar
+import regard.plot
 import regard.tasks.translation
 import regard.text
 import regard.train
@@ -28,7 +29,6 @@ LAYOUT = [
     "plan",
     "attend",
     "trace",
-    "plot",
     "nn",
     "models",
     "bpe",
@@ -39,6 +39,7 @@ LAYOUT = [
     "folder",
     "train",
     "align",
+    "plot",
     "grammar",
     "engine",
     "interop",
@@ -128,6 +129,7 @@ def test_public_names_of_the_text_half():
         "write_pharaoh",
     ]
     assert regard.grammar.__all__ == ["Pair", "pairs"]
+    assert regard.plot.__all__ == ["alignment", "arcs", "head_grid", "heatmap", "save", "steps"]
 
     assert regard.train.__all__ == [
         "Diverged",
@@ -160,6 +162,7 @@ MODULES = [
     regard.train,
     regard.align,
     regard.grammar,
+    regard.plot,
     regard.evaluate,
 ]
 

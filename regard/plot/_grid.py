@@ -1,0 +1,94 @@
+"""All heads at a glance. L and S are queries and keys."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.plot._canvas import INK, MEASURES, PALE, SIZE, bar, bare, is_trace, need, numbers, sheet
+from regard.plot._matrix import shade
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+THUMBNAIL = 256  # numbers along a side of it, at most
+
+
+def head_grid(
+    weights: Any,
+    *,
+    measure: str | None = None,
+    heading: str | None = None,
+    largest: float | None = None,
+    item: int = 0,
+    kind: str = "self",
+    call: int = -1,
+    cmap: str | Colormap | None = None,
+) -> Figure:
+    """All heads of all layers as thumbnails in the same colours, each with its name, layer.head.
+
+    ``weights`` is [layers, heads, L, S] or a trace, of which ``kind``, ``item`` and ``call`` say the part. With more
+    than 256 queries or keys a matrix is shown smaller: each dot of it is the largest number it stands for.
+    """
+    need()
+    grid, what = _grid(weights, measure, item, kind, call)
+    layers, heads, across = len(grid), max(map(len, grid)), grid[0][0].shape
+    ratio = min(3.0, max(1 / 3, across[1] / across[0]))
+    side = max(26.0, min(80.0, 720 / (heads * max(1.0, ratio))))
+    figure = sheet((heads * (side * ratio + 7) + 95) / 72, (layers * (side + 17) + 40) / 72)
+    everything = torch.cat([matrix.flatten() for row in grid for matrix in row])
+    axes: Any = figure.subplots(layers, heads, squeeze=False)
+    image = None
+    for i, j in ((i, j) for i in range(layers) for j in range(heads)):
+        ax = axes[i, j]
+        bare(ax)
+        ax.set_xticks([])
+        ax.set_yticks([])
+        if j >= len(grid[i]):  # a layer with fewer heads
+            ax.set_visible(False)
+            continue
+        image = shade(ax, grid[i][j], cmap, largest, scale=everything)
+        for spine in ax.spines.values():
+            spine.set(visible=True, linewidth=0.4, color="#c4c8cf")
+        ax.set_title(f"{i}.{j}", fontsize=6.5, color=PALE, pad=1.5)
+    engine: Any = figure.get_layout_engine()
+    engine.set(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
+    if heading:
+        figure.suptitle(heading, fontsize=SIZE + 2, color=INK, x=0.01, ha="left", parse_math=False)
+    bar(figure, image, axes, what, None, aspect=30, fraction=0.02, shrink=min(1.0, 200 / (layers * (side + 17))))
+    return figure
+
+
+def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int) -> tuple[list[list[Tensor]], str]:
+    """A matrix per layer and head, small enough to be shown, and what the numbers are."""
+    if not is_trace(weights):
+        values = numbers(weights)
+        if values.ndim != 4 or 0 in values.shape:
+            raise ValueError(f"expected numbers [layers, heads, queries, keys], got shape {tuple(values.shape)}")
+        return [[_pooled(matrix) for matrix in layer] for layer in values], measure or MEASURES["weights"]
+    name = measure or "weights"
+    if name not in MEASURES:
+        raise ValueError(f"measure: expected one of {', '.join(MEASURES)} for a trace, got {name!r}")
+    if not weights.kinds.get(kind):
+        raise ValueError(
+            f"kind: expected one of {', '.join(weights.kinds) or 'none, the trace is empty'}, got {kind!r}"
+        )
+    address = {"item": item, "kind": kind, "call": call}
+    grid = []
+    for layer in range(weights.kinds[kind]):
+        heads = weights.shape(layer, kind=kind, call=call)[1]
+        grid.append([_pooled(numbers(getattr(weights, name)(layer, head, **address))) for head in range(heads)])
+    return grid, MEASURES[name]
+
+
+def _pooled(matrix: Tensor) -> Tensor:
+    """Smaller by whole factors, the largest number of each block kept; an alike small one is given back."""
+    height, width = (max(1, math.ceil(n / THUMBNAIL)) for n in matrix.shape)
+    if height == width == 1:
+        return matrix
+    pooled = torch.nn.functional.max_pool2d(matrix[None], (height, width), ceil_mode=True)[0]
+    return torch.as_tensor(pooled)
