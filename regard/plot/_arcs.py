@@ -98,15 +98,17 @@ def arcs(
     whole = max(float(row.sum()) for row in rows.values())
     full = 1.0 if whole < 1.001 else max(arc.weight for arc in found)
     text = Words(own.columns, names)
-    ax, lines = _layout(text, own.columns, names, found, query, ax)
+    rest = sum(float(row.sum()) for row in rows.values()) - sum(arc.weight for arc in found)
+    said = _caption(own.measure, len(rows), top, len(own.columns), max(0.0, rest / len(rows)), full)
+    ax, lines = _layout(text, own.columns, names, found, query, ax, said, bool(heading or own.title))
     starts, lean = _starts(found, lines, FULL / full), _lean(found, lines)
     for arc in sorted(found, key=lambda arc: -arc.weight):
         _draw(ax, arc, lines, FULL * arc.weight / full, starts[arc], lean)
     _keys(ax, lines[0], text, found, full, cross)
     if cross:
         _asked(ax, lines[1], text, found)
-    rest = sum(float(row.sum()) for row in rows.values()) - sum(arc.weight for arc in found)
-    _caption(ax, own.measure, len(rows), top, len(own.columns), max(0.0, rest / len(rows)), full)
+    style: Any = {"fontsize": SIZE - 1.5, "color": PALE, **text.style}
+    ax.text(0, 0, said, transform=ax.transAxes, va="bottom", ha="left", **style)
     write_title(ax, heading or own.title, text.style)
     return figure_of(ax)
 
@@ -141,7 +143,14 @@ def _largest(row: Tensor, query: int, top: int) -> list[Arc]:
 
 
 def _layout(
-    text: Words, keys: list[str], names: list[str], found: list[Arc], query: int | None, ax: Axes | None
+    text: Words,
+    keys: list[str],
+    names: list[str],
+    found: list[Arc],
+    query: int | None,
+    ax: Axes | None,
+    said: str,
+    titled: bool,
 ) -> tuple[Any, list[Line]]:
     """Lines of words and axes in points: the words at 0, and with two lines the queries below them."""
     room = WIDEST if ax is None else points(ax)[0]
@@ -159,12 +168,14 @@ def _layout(
     spans = [abs(lines[0].middles[a.key] - lines[0].middles[a.query]) for a in found] if not names else [0.0]
     high = (14.0 if query is None else 26.0) if names else 22.0 + max(_height(span) for span in [*spans, 0.0])
     low = below - 30 if names else -42.0
-    if ax is None:
-        figure = sheet((max(width, 250) + 24) / 72, (high - low + 26) / 72)
-        ax = figure.add_subplot()
+    wide = max(width, widths([said], SIZE - 1.5, text.family)[0] + 4) if ax is None else width
+    if ax is None:  # to the point
+        above = 28.0 if titled else 8.0
+        figure = sheet((wide + 16) / 72, (high - low + above + 8) / 72, None)
+        whole = figure.get_size_inches() * 72
+        ax = figure.add_axes((8 / whole[0], 8 / whole[1], wide / whole[0], (high - low) / whole[1]))
     bare(ax)
-    ax.set(xticks=[], yticks=[], ylim=(low, high))
-    ax.set_xlim(width / 2 - max(width, 250) / 2, width / 2 + max(width, 250) / 2)
+    ax.set(xticks=[], yticks=[], ylim=(low, high), xlim=((width - wide) / 2, (width + wide) / 2))
     return ax, lines
 
 
@@ -296,7 +307,7 @@ def _amount(weight: float, full: float) -> str:
     return f"{100 * weight:.0f} %" if weight >= 0.005 else "< 1 %"
 
 
-def _caption(ax: Axes, measure: str, queries: int, top: int, keys: int, rest: float, full: float) -> None:
+def _caption(measure: str, queries: int, top: int, keys: int, rest: float, full: float) -> str:
     """What the width is, and what is not drawn."""
     left = keys - min(top, keys)
     amount = f"{100 * rest:.1f} %" if full == 1.0 else f"{rest:.3g}"
@@ -305,6 +316,4 @@ def _caption(ax: Axes, measure: str, queries: int, top: int, keys: int, rest: fl
     if left:
         said += f"; the {min(top, keys)} largest{each}, {amount} is on the other {left} word{'s' if left > 1 else ''}"
         said += " (mean)" if queries > 1 else ""
-    ax.text(
-        0, 0, said, transform=ax.transAxes, fontsize=SIZE - 1.5, color=PALE, va="bottom", ha="left", parse_math=False
-    )
+    return said

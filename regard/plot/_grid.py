@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from regard.plot._canvas import INK, MEASURES, PALE, SIZE, bar, bare, is_trace, need, numbers, sheet
-from regard.plot._matrix import shade
+from regard.plot._matrix import pooled, shade
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-THUMBNAIL = 256  # numbers along a side of it, at most
+THUMBNAIL = 64  # numbers along a side of it, at most
 
 
 def head_grid(
@@ -32,7 +31,7 @@ def head_grid(
     """All heads of all layers as thumbnails in the same colours, each with its name, layer.head.
 
     ``weights`` is [layers, heads, L, S] or a trace, of which ``kind``, ``item`` and ``call`` say the part. With more
-    than 256 queries or keys a matrix is shown smaller: each dot of it is the largest number it stands for.
+    than 64 queries or keys a matrix is shown smaller: each dot of it is the largest number it stands for.
     """
     need()
     grid, what = _grid(weights, measure, item, kind, call)
@@ -69,7 +68,7 @@ def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int) ->
         values = numbers(weights)
         if values.ndim != 4 or 0 in values.shape:
             raise ValueError(f"expected numbers [layers, heads, queries, keys], got shape {tuple(values.shape)}")
-        return [[_pooled(matrix) for matrix in layer] for layer in values], measure or MEASURES["weights"]
+        return [[pooled(matrix, THUMBNAIL) for matrix in layer] for layer in values], measure or MEASURES["weights"]
     name = measure or "weights"
     if name not in MEASURES:
         raise ValueError(f"measure: expected one of {', '.join(MEASURES)} for a trace, got {name!r}")
@@ -81,14 +80,7 @@ def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int) ->
     grid = []
     for layer in range(weights.kinds[kind]):
         heads = weights.shape(layer, kind=kind, call=call)[1]
-        grid.append([_pooled(numbers(getattr(weights, name)(layer, head, **address))) for head in range(heads)])
+        grid.append(
+            [pooled(numbers(getattr(weights, name)(layer, head, **address)), THUMBNAIL) for head in range(heads)]
+        )
     return grid, MEASURES[name]
-
-
-def _pooled(matrix: Tensor) -> Tensor:
-    """Smaller by whole factors, the largest number of each block kept; an alike small one is given back."""
-    height, width = (max(1, math.ceil(n / THUMBNAIL)) for n in matrix.shape)
-    if height == width == 1:
-        return matrix
-    pooled = torch.nn.functional.max_pool2d(matrix[None], (height, width), ceil_mode=True)[0]
-    return torch.as_tensor(pooled)

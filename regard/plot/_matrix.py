@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from regard.align import Link
 
 CELL = 21.0  # points, where there is room
+SHOWN = 1024  # numbers along a side, at most; of more, the largest of each block
 WIDEST, HIGHEST = 620.0, 620.0  # points of a matrix
 
 
@@ -70,6 +71,8 @@ def heatmap(
         cmap: one of matplotlib's. By default 0 is white and more is darker; with numbers below 0, those are brown and
             those above violet. What is masked (−inf) is grey.
         ax: where to draw; a figure of fitting size is made otherwise.
+
+    Of a matrix with more than 1024 rows or columns each dot is the largest number of its block.
     """
     need()
     own = table(weights, rows, columns, measure=measure, **where)
@@ -189,9 +192,19 @@ def shade(
     if largest is not None:
         low, high = (0.0 if low == 0 else -largest), largest
     height, width = values.shape
+    values = pooled(values, SHOWN)
     aspect: Any = "equal" if square and 1 / 6 < width / height < 6 else "auto"
+    edges = (-0.5, width - 0.5, height - 0.5, -0.5)
     shown = torch.where(values.isfinite(), values, torch.nan).numpy()
-    return ax.imshow(shown, cmap=shades, vmin=low, vmax=high, interpolation="nearest", aspect=aspect)
+    return ax.imshow(shown, cmap=shades, vmin=low, vmax=high, interpolation="nearest", aspect=aspect, extent=edges)
+
+
+def pooled(matrix: Tensor, most: int) -> Tensor:
+    """Smaller by whole factors until no side has more than ``most``, the largest number of each block kept."""
+    height, width = (math.ceil(n / most) for n in matrix.shape)
+    if height == width == 1:
+        return matrix
+    return torch.nn.functional.max_pool2d(matrix[None], (height, width), ceil_mode=True)[0]
 
 
 def _frame(ax: Axes, words: Words, pitch: tuple[float, float], names: tuple[str, str]) -> None:
