@@ -190,12 +190,12 @@ def colours(values: Tensor, cmap: str | Colormap | None, signed: bool = False) -
     signed = signed or low < 0
     chosen: Colormap
     if cmap is not None:
-        chosen = (colormaps[cmap] if isinstance(cmap, str) else cmap).copy()
+        chosen = colormaps[cmap] if isinstance(cmap, str) else cmap
     elif signed:
         chosen = LinearSegmentedColormap.from_list("regard-signed", BELOW_AND_ABOVE)
     else:
         chosen = LinearSegmentedColormap.from_list("regard", SHADES)
-    chosen.set_bad("#d4d4d8")
+    chosen = chosen.with_extremes(bad="#d4d4d8")
     if signed:
         most = max(high, -low) or 1.0
         return chosen, -most, most
