@@ -19,6 +19,7 @@ import regard
 from regard import plot
 from regard.align import Alignment
 from regard.mask import Causal
+from regard.models import Transformer, TransformerConfig
 from regard.plot import _text
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -50,27 +51,17 @@ def one_query(count=7, dims=5, query=4):
     return SimpleNamespace(**parts, weighted=parts["weights"][:, None] * v[0], score="Dot()", counterfactual=False)
 
 
-class Recorded:
-    """What the figures ask of a trace: two layers of self-attention with two heads, and one of cross-attention."""
-
-    kinds = {"self": 2, "cross": 1}  # noqa: RUF012
-
-    def __init__(self):
-        self.all = {"self": weights(2, 2, 7, 7), "cross": weights(1, 3, 7, 5)}
-        self.asked = []
-
-    def shape(self, layer, kind="self", call=-1):
-        return (1, *self.all[kind].shape[1:])
-
-    def labels(self, kind="self", item=0):
-        return FRENCH, FRENCH if kind == "self" else ENGLISH[:5]
-
-    def weights(self, layer, head=None, rows=None, *, item=0, kind="self", call=-1):
-        self.asked.append((layer, head, item, kind, call))
-        return self.all[kind][layer] if head is None else self.all[kind][layer, head]
-
-    def norms(self, *args, **kwargs):
-        return 7 * self.weights(*args, **kwargs)
+@pytest.fixture(scope="module")
+def trace():
+    """An encoder-decoder on two pairs of sentences: five words of English, seven of French."""
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=30, dim=16, ffn_dim=16, heads=2, encoder_layers=2, decoder_layers=1)
+    model = Transformer(config).eval()
+    with torch.no_grad(), regard.record(model) as trace:
+        model(torch.randint(4, 30, (2, 5)), torch.randint(4, 30, (2, 7)))
+    trace.label(ENGLISH[:5], kind="self")
+    trace.label(FRENCH, ENGLISH[:5], kind="cross")
+    return trace
 
 
 def image_of(figure, axes=0):
@@ -365,21 +356,43 @@ def test_a_counterfactual_says_so():
 # --- a trace instead of numbers ---
 
 
-def test_figures_of_a_trace():
-    trace = Recorded()
+def test_a_heatmap_of_a_trace(trace):
     figure = plot.heatmap(trace, layer=1, head=0)
-    assert np.array_equal(image_of(figure).get_array(), trace.all["self"][1, 0].double().numpy())
-    assert row_labels(figure) == FRENCH and "self-attention, layer 1, head 0" in texts(figure)
-    mean = image_of(plot.heatmap(trace, layer=1, measure="norms", item=3, call=2))
-    assert np.array_equal(mean.get_array(), (7 * trace.all["self"][1]).double().mean(0).numpy())
-    assert trace.asked[-1] == (1, None, 3, "self", 2)
-    assert [ax.get_title() for ax in plot.head_grid(trace).axes[:4]] == ["0.0", "0.1", "1.0", "1.1"]
-    assert set(arcs_of(plot.arcs(trace, layer=0, head=1, query=2, top=1))) == {
-        (2, int(trace.all["self"][0, 1, 2].argmax()))
-    }
+    assert np.array_equal(image_of(figure).get_array(), trace.weights(1, 0).double().numpy())
+    assert row_labels(figure) == column_labels(figure) == ENGLISH[:5]
+    assert "self-attention, layer 1, head 0" in texts(figure)
+    other = plot.heatmap(trace, layer=1, measure="norms", item=1)
+    assert np.array_equal(image_of(other).get_array(), trace.norms(1, item=1).double().mean(0).numpy())
+    assert row_labels(other) == list("01234") and "self-attention, layer 1, mean of the heads" in texts(other)
+    masked = image_of(plot.heatmap(trace, layer=0, head=1, kind="decoder", measure="scores")).get_array()
+    assert np.isnan(np.ma.filled(masked, np.nan)).sum() == 21
+
+
+def test_other_figures_of_a_trace(trace):
+    grid = plot.head_grid(trace)
+    assert [ax.get_title() for ax in grid.axes[:4]] == ["0.0", "0.1", "1.0", "1.1"]
+    assert np.array_equal(grid.axes[2].images[0].get_array(), trace.weights(1, 0).double().numpy())
+    one = trace.topk(0, 1, 2, k=1)
+    assert arcs_of(plot.arcs(trace, layer=0, head=1, query=2, top=1)) == {(2, int(one.keys)): 14 * one.values.item()}
     crossed = plot.arcs(trace, layer=0, head=1, kind="cross", top=1)
     assert len(arcs_of(crossed)) == 7 and set(ENGLISH[:5] + FRENCH) <= set(texts(crossed))
-    assert column_labels(plot.alignment(trace, layer=0, head=2)) == ENGLISH[:5]
+    aligned = plot.alignment(trace, layer=0, head=1)
+    assert column_labels(aligned) == ENGLISH[:5] and row_labels(aligned) == FRENCH
+    taken = trace.steps(0, 1, 3, kind="cross")
+    bars = plot.steps(taken, ENGLISH[:5], query=FRENCH[3]).axes[3].patches
+    assert [bar.get_width() for bar in bars] == pytest.approx(taken.weights.tolist())
+
+
+def test_a_call_of_generation_has_its_own_labels():
+    layer = regard.nn.MultiHeadAttention(8, 2)
+    with regard.record(layer) as trace:
+        for rows in (4, 1, 1):
+            layer(torch.ones(1, rows, 8), torch.zeros(1, 4, 8), torch.zeros(1, 4, 8))
+    (kind,) = trace.kinds
+    trace.label(list("abcdef"), list("wxyz"), kind=kind)
+    assert row_labels(plot.heatmap(trace, layer=0, head=0, kind=kind)) == ["f"]
+    assert row_labels(plot.heatmap(trace, layer=0, head=0, kind=kind, call=0)) == list("abcd")
+    assert row_labels(plot.heatmap(trace, layer=0, head=0, kind=kind, call=None)) == list("abcdef")
 
 
 # --- labels ---
@@ -596,10 +609,7 @@ ERRORS = [
     (lambda: plot.heatmap(weights(3)), r"expected numbers \[queries, keys\], got shape \(3,\)"),
     (lambda: plot.heatmap(torch.zeros(0, 3)), r"at least one of each, got shape \(0, 3\)"),
     (lambda: plot.heatmap(weights(3, 3), ["a", "b"]), "rows: expected 3 labels, one for each number, got 2"),
-    (lambda: plot.heatmap(Recorded()), "layer: expected a number, the layer of the trace to draw"),
-    (lambda: plot.heatmap(Recorded(), layer=0, measure="mass"), "measure: expected one of weights, .* got 'mass'"),
     (lambda: plot.head_grid(weights(3, 3)), r"expected numbers \[layers, heads, queries, keys\], got shape \(3, 3\)"),
-    (lambda: plot.head_grid(Recorded(), kind="decoder"), "kind: expected one of self, cross, got 'decoder'"),
     (lambda: plot.arcs(weights(3, 3), ["a", "b", "c"]), "query: expected the place of a word"),
     (lambda: plot.arcs(weights(3, 3), query=3), "query: expected one of 3 words, counted from 0, got 3"),
     (lambda: plot.arcs(torch.tensor([1.0, -0.5]), query=0), "finite and at least 0"),
@@ -618,6 +628,15 @@ ERRORS = [
 def test_errors_say_what_was_expected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_errors_of_traces(trace):
+    with pytest.raises(ValueError, match="layer: expected a number, the layer of the trace to draw"):
+        plot.heatmap(trace)
+    with pytest.raises(ValueError, match=r"measure: expected one of weights, .* got 'mass'"):
+        plot.heatmap(trace, layer=0, measure="mass")
+    with pytest.raises(ValueError, match="kind: expected one of self, decoder, cross, got 'causal'"):
+        plot.head_grid(trace, kind="causal")
 
 
 def test_one_text_is_no_list_of_words():

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard.plot._text import LOCK, families, has_right_to_left, ordered, quiet, shapes_text, shown
 from regard.text import write_whole
+from regard.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,11 +62,11 @@ def table(
     head: int | None = None,
     item: int = 0,
     kind: str = "self",
-    call: int = -1,
+    call: int | None = -1,
     sides: tuple[str, str] = ("rows", "columns"),
 ) -> Table:
     """From numbers as they are, or from a trace: of one head, or the mean over a layer's heads."""
-    if not is_trace(source):
+    if not isinstance(source, Trace):
         if (layer, head, item, kind, call) != (None, None, 0, "self", -1):
             raise TypeError(
                 "layer, head, item, kind and call say which part of a trace to draw; these are plain numbers"
@@ -79,15 +80,21 @@ def table(
         raise ValueError("layer: expected a number, the layer of the trace to draw")
     values = numbers(getattr(source, name)(layer, head, item=item, kind=kind, call=call))
     values = values.mean(0) if head is None else values
-    own = source.labels(kind=kind, item=item)
+    own = _own_labels(source, layer, kind, item, call, tuple(values.shape))
     which = "mean of the heads" if head is None else f"head {head}"
     kinds = {"self": "self-attention", "decoder": "the decoder's self-attention", "cross": "cross-attention"}
     labels = _labels(values, rows or own[0], columns or own[1], sides)
     return Table(values, *labels, MEASURES[name], f"{kinds.get(kind, kind)}, layer {layer}, {which}")
 
 
-def is_trace(source: Any) -> bool:
-    return hasattr(source, "kinds") and hasattr(source, "weights")
+def _own_labels(
+    trace: Trace, layer: int, kind: str, item: int, call: int | None, shape: tuple[int, ...]
+) -> tuple[list[str], list[str]]:
+    """The trace's labels of the rows of one call, or of all of them."""
+    rows, columns = trace.labels(kind=kind, item=item)
+    before = 0 if call is None else range(trace.calls(layer, kind=kind))[call]
+    start = sum(trace.shape(layer, kind=kind, call=c)[2] for c in range(before))
+    return rows[start : start + shape[0]], columns[: shape[1]]
 
 
 def numbers(source: Any) -> Tensor:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.plot._canvas import INK, MEASURES, PALE, SIZE, bar, bare, is_trace, need, numbers, sheet
+from regard.plot._canvas import INK, MEASURES, PALE, SIZE, bar, bare, need, numbers, sheet
 from regard.plot._matrix import pooled, shade
+from regard.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -25,7 +26,7 @@ def head_grid(
     largest: float | None = None,
     item: int = 0,
     kind: str = "self",
-    call: int = -1,
+    call: int | None = -1,
     cmap: str | Colormap | None = None,
 ) -> Figure:
     """All heads of all layers as thumbnails in the same colours, each with its name, layer.head.
@@ -62,9 +63,9 @@ def head_grid(
     return figure
 
 
-def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int) -> tuple[list[list[Tensor]], str]:
+def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int | None) -> tuple[list[list[Tensor]], str]:
     """A matrix per layer and head, small enough to be shown, and what the numbers are."""
-    if not is_trace(weights):
+    if not isinstance(weights, Trace):
         values = numbers(weights)
         if values.ndim != 4 or 0 in values.shape:
             raise ValueError(f"expected numbers [layers, heads, queries, keys], got shape {tuple(values.shape)}")
@@ -76,11 +77,14 @@ def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int) ->
         raise ValueError(
             f"kind: expected one of {', '.join(weights.kinds) or 'none, the trace is empty'}, got {kind!r}"
         )
-    address = {"item": item, "kind": kind, "call": call}
-    grid = []
-    for layer in range(weights.kinds[kind]):
-        heads = weights.shape(layer, kind=kind, call=call)[1]
-        grid.append(
-            [pooled(numbers(getattr(weights, name)(layer, head, **address)), THUMBNAIL) for head in range(heads)]
-        )
-    return grid, MEASURES[name]
+    layers = range(weights.kinds[kind])
+    heads = [range(weights.shape(layer, kind=kind, call=call)[1]) for layer in layers]
+    return [[_thumbnail(weights, name, i, j, item, kind, call) for j in heads[i]] for i in layers], MEASURES[name]
+
+
+def _thumbnail(trace: Trace, name: str, layer: int, head: int, item: int, kind: str, call: int | None) -> Tensor:
+    """A head's matrix; its weights are made small block by block, without the whole in memory."""
+    if name == "weights" and call is not None:
+        size = (THUMBNAIL, THUMBNAIL)
+        return numbers(trace.tile(layer, head, size=size, item=item, kind=kind, call=call))
+    return pooled(numbers(getattr(trace, name)(layer, head, item=item, kind=kind, call=call)), THUMBNAIL)

@@ -21,7 +21,6 @@ from regard.plot._canvas import (
     bare,
     colours,
     figure_of,
-    is_trace,
     need,
     points,
     sheet,
@@ -31,6 +30,7 @@ from regard.plot._canvas import (
     title,
 )
 from regard.plot._text import widths
+from regard.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +112,7 @@ def alignment(
     of a ``layer`` and ``head`` is drawn.
     """
     need()
-    if is_trace(weights):
+    if isinstance(weights, Trace):
         where = {"kind": "cross", **where}
     own = table(weights, target, source, measure=measure, sides=("target", "source"), **where)
     if own.values.ndim != 2:
