@@ -141,6 +141,7 @@ def _values(
     for panel in panels:
         bare(panel)
         panel.set(xticks=[], yticks=[])
+        panel.spines[:].set(visible=True, linewidth=0.4, color="#c4c8cf")
     panels[0].set_title("5  weight × value", fontsize=SIZE, color=INK, loc="left", fontweight="bold")
     if strips:
         panels[0].imshow(torch.cat(strips).numpy(), **style)
