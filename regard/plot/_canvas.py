@@ -246,9 +246,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: float = 200, path
     of matrices in the others.
     """
     path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in SUFFIXES:
-        raise ValueError(f"{path}: expected a name that ends in .svg, .png or .pdf, got {path.suffix or 'no suffix'}")
+    kind = suffix_of(path)
     metadata: Any = {  # without the time, so that the same figure gives the same file
         ".svg": {"Date": None, "Creator": "regard"},
         ".pdf": {"CreationDate": None, "Creator": "regard", "Producer": None},
@@ -258,6 +256,13 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: float = 200, path
     with quiet(), _settings(paths or _needs_paths(figure)):
         figure.savefig(drawn, format=kind[1:], dpi=dpi, metadata=metadata[kind])
     write_whole(path, drawn.getvalue())
+
+
+def suffix_of(path: Path) -> str:
+    """.svg, .png or .pdf; others are refused."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: expected a name that ends in .svg, .png or .pdf, got {path.suffix or 'no suffix'}")
+    return path.suffix.lower()
 
 
 def _needs_paths(figure: Figure) -> bool:
