@@ -243,7 +243,7 @@ def test_a_sentence_read_from_the_right_runs_from_the_right():
     def places(words):
         figure = plot.arcs(weights(7, 7), words, query=0)
         found = {t.get_text(): t.get_position()[0] for t in figure.axes[0].texts}
-        return [found[word] for word in words]
+        return [found[_text.ordered(word)] for word in words]
 
     assert places(ENGLISH) == sorted(places(ENGLISH))
     assert places(HEBREW) == sorted(places(HEBREW), reverse=True)
@@ -397,8 +397,10 @@ def test_a_call_of_generation_has_its_own_labels():
 
 # --- labels ---
 
+SHAPED = [HEBREW, ARABIC] if _text.shapes_text() else []  # before matplotlib 3.11 the letters' order is made by us
 
-@pytest.mark.parametrize("words", [HEBREW, ARABIC, ODD], ids=["hebrew", "arabic", "odd"])
+
+@pytest.mark.parametrize("words", [*SHAPED, ODD], ids=lambda words: words[0])
 def test_labels_are_the_tokens(words):
     shown = {"\n": "⏎", " ": "␣"}
     expected = [shown.get(word, word) for word in words]
@@ -497,7 +499,7 @@ def test_a_font_that_has_the_characters_is_chosen(monkeypatch):
 FIGURES = {
     "heatmap": lambda: plot.heatmap(weights(7, 7), ENGLISH, HEBREW),
     "arcs": lambda: plot.arcs(weights(7, 7), ENGLISH, query=1),
-    "two lines": lambda: plot.arcs(weights(7, 7), ARABIC, FRENCH),
+    "two lines": lambda: plot.arcs(weights(7, 7), HEBREW, FRENCH),
     "grid": lambda: plot.head_grid(weights(2, 2, 5, 5)),
     "alignment": lambda: plot.alignment(weights(7, 7), ENGLISH, FRENCH, gold={(0, 0)}),
     "steps": lambda: plot.steps(one_query(), ENGLISH),
@@ -570,17 +572,28 @@ def test_many_threads_make_the_same_files(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_users_style_does_not_spoil_a_figure(tmp_path):
-    with matplotlib.rc_context(
-        {"axes.grid": True, "figure.facecolor": "black", "font.size": 30, "text.color": "white"}
-    ):
-        plot.save(FIGURES["alignment"](), tmp_path / "styled.svg")
-    plot.save(FIGURES["alignment"](), tmp_path / "plain.svg")
-    plain, styled = (ElementTree.parse(tmp_path / f"{name}.svg").getroot() for name in ("plain", "styled"))
-    assert plain.get("viewBox") == styled.get("viewBox")
-    assert {n.text for n in plain.iter() if n.tag.endswith("}text")} == {
-        n.text for n in styled.iter() if n.tag.endswith("}text")
-    }
+DARK = {
+    "axes.edgecolor": "white",
+    "axes.facecolor": "black",
+    "axes.grid": True,
+    "axes.labelcolor": "white",
+    "figure.facecolor": "black",
+    "font.size": 30,
+    "image.cmap": "gray",
+    "lines.linewidth": 5,
+    "savefig.facecolor": "black",
+    "text.color": "white",
+    "xtick.color": "white",
+    "ytick.color": "white",
+}
+
+
+@pytest.mark.parametrize("make", FIGURES.values(), ids=FIGURES)
+def test_a_users_style_does_not_spoil_a_figure(make, tmp_path):
+    plot.save(make(), tmp_path / "plain.svg")
+    with matplotlib.rc_context(DARK):
+        plot.save(make(), tmp_path / "styled.svg")
+    assert (tmp_path / "plain.svg").read_text() == (tmp_path / "styled.svg").read_text()
 
 
 def test_pyplot_is_not_loaded():

@@ -213,6 +213,8 @@ def bar(figure: Figure, image: Any, axes: Any, measure: str, beside: Axes | None
     """A colour bar that says what is shown: in axes of its own, or taking a little of those it is for."""
     room = {"fraction": 0.045, "pad": 0.02, "aspect": 24, **where} if beside is None else {}
     drawn = figure.colorbar(image, ax=axes if beside is None else None, cax=beside, **room)  # type: ignore[arg-type]
+    drawn.ax.set_facecolor("white")
+    drawn.ax.grid(False)
     drawn.outline.set_visible(False)  # type: ignore[operator]
     drawn.set_label(measure, fontsize=SIZE, color=INK, parse_math=False)
     drawn.ax.tick_params(labelsize=SIZE - 1.5, length=2, width=0.5, colors=PALE, labelcolor=INK)
@@ -254,7 +256,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: float = 200, path
     }
     drawn = io.BytesIO()
     with quiet(), _settings(paths or _needs_paths(figure)):
-        figure.savefig(drawn, format=kind[1:], dpi=dpi, metadata=metadata[kind])
+        figure.savefig(drawn, format=kind[1:], dpi=dpi, metadata=metadata[kind], facecolor="auto", edgecolor="auto")
     write_whole(path, drawn.getvalue())
 
 
