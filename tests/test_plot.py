@@ -218,6 +218,15 @@ def test_what_does_not_sum_to_one_is_no_percentage():
     figure = plot.arcs([4.0, 8.0, 2.0], ["a", "b", "c"], query=0, top=2, measure="norm")
     assert arcs_of(figure) == {(0, 1): 14.0, (0, 0): 7.0}
     assert {"4", "8", "width: norm; the 2 largest, 2 is on the other 1 word"} <= set(texts(figure))
+    small = plot.arcs([0.2, 0.4, 0.1], ["a", "b", "c"], query=0, top=2, measure="norm")
+    assert {"0.2", "0.4", "width: norm; the 2 largest, 0.1 is on the other 1 word"} <= set(texts(small))
+    assert arcs_of(small) == pytest.approx({(0, 1): 14.0, (0, 0): 7.0})
+
+
+def test_a_word_that_looks_at_nothing_has_no_arcs():
+    figure = plot.arcs(torch.zeros(3, 3), ["a", "b", "c"], query=1)
+    assert not arcs_of(figure) and {"a", "b", "c"} <= set(texts(figure))
+    assert not arcs_of(plot.arcs(torch.zeros(3, 3), ["a", "b", "c"], np.array(["d", "e", "f"])))
 
 
 def test_arcs_between_two_lines():

@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.plot._canvas import (
     BLUE,
     INK,
+    MEASURES,
     ORANGE,
     PALE,
     SIZE,
@@ -90,21 +91,22 @@ def arcs(
     own = table(weights, None, words, measure=measure, **where)
     _check(own.values, top)
     cross = queries is not None or where.get("kind") == "cross"
-    names = list(queries or own.rows) if cross else []
+    names = list(own.rows if queries is None else queries) if cross else []
     if names and own.values.ndim == 2:
         names = labels(names, len(own.values), "queries")
     rows = _rows(own.values, query, names or own.columns, cross)
     found = [arc for i, row in rows.items() for arc in _largest(row, i, top)]
-    whole = max(float(row.sum()) for row in rows.values())
-    full = 1.0 if whole < 1.001 else max(arc.weight for arc in found)
+    sums = [float(row.sum()) for row in rows.values()]
+    share = max(sums) < 1.001 if own.measure == MEASURES["weights"] else all(abs(x - 1) < 0.001 for x in sums)
+    full = 1.0 if share else max((arc.weight for arc in found), default=1.0)
     text = Words(own.columns, names)
-    rest = sum(float(row.sum()) for row in rows.values()) - sum(arc.weight for arc in found)
-    said = _caption(own.measure, len(rows), top, len(own.columns), max(0.0, rest / len(rows)), full)
+    rest = max(0.0, sum(sums) - sum(arc.weight for arc in found)) / len(rows)
+    said = _caption(own.measure, len(rows), top, len(own.columns), rest, share)
     ax, lines = _layout(text, own.columns, names, found, query, ax, said, bool(heading or own.title))
     starts, lean = _starts(found, lines, FULL / full), _lean(found, lines)
     for arc in sorted(found, key=lambda arc: -arc.weight):
         _draw(ax, arc, lines, FULL * arc.weight / full, starts[arc], lean)
-    _keys(ax, lines[0], text, found, full, cross)
+    _keys(ax, lines[0], text, found, share, cross)
     if cross:
         _asked(ax, lines[1], text, found)
     style: Any = {"fontsize": SIZE - 1.5, "color": PALE, **text.style}
@@ -268,7 +270,7 @@ def _draw(ax: Axes, arc: Arc, lines: list[Line], width: float, x1: float, lean: 
     ax.add_patch(PathPatch(path, linewidth=width, label=f"{arc.query}-{arc.key}", **style))
 
 
-def _keys(ax: Axes, line: Line, text: Words, found: list[Arc], full: float, cross: bool) -> None:
+def _keys(ax: Axes, line: Line, text: Words, found: list[Arc], share: bool, cross: bool) -> None:
     """The line of keys. With one query those that it looks at stand out and have their weight beside them."""
     one = len({arc.query for arc in found}) == 1
     weight = {arc.key: arc.weight for arc in found} if one else {}
@@ -278,7 +280,7 @@ def _keys(ax: Axes, line: Line, text: Words, found: list[Arc], full: float, cros
     for i in (i for i in weight if i in line.written):
         place = line.middles[i], line.y + (16 if cross else -15)
         small = min(SIZE - 1, line.size)
-        ax.text(*place, _amount(weight[i], full), ha="center", va="center", fontsize=small, color=BLUE)
+        ax.text(*place, _amount(weight[i], share), ha="center", va="center", fontsize=small, color=BLUE)
 
 
 def _asked(ax: Axes, line: Line, text: Words, found: list[Arc]) -> None:
@@ -301,16 +303,16 @@ def _write(ax: Axes, line: Line, text: Words, strong: dict[int, str]) -> None:
             ax.plot([x], [line.y], marker="|", color=PALE, markersize=3, markeredgewidth=0.5)
 
 
-def _amount(weight: float, full: float) -> str:
-    if full != 1.0:
+def _amount(weight: float, share: bool) -> str:
+    if not share:
         return f"{weight:.3g}"
     return f"{100 * weight:.0f} %" if weight >= 0.005 else "< 1 %"
 
 
-def _caption(measure: str, queries: int, top: int, keys: int, rest: float, full: float) -> str:
+def _caption(measure: str, queries: int, top: int, keys: int, rest: float, share: bool) -> str:
     """What the width is, and what is not drawn."""
     left = keys - min(top, keys)
-    amount = f"{100 * rest:.1f} %" if full == 1.0 else f"{rest:.3g}"
+    amount = f"{100 * rest:.1f} %" if share else f"{rest:.3g}"
     each = " of each word" if queries > 1 else ""
     said = f"width: {measure}"
     if left:

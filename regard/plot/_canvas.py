@@ -83,7 +83,8 @@ def table(
     own = _own_labels(source, layer, kind, item, call, tuple(values.shape))
     which = "mean of the heads" if head is None else f"head {head}"
     kinds = {"self": "self-attention", "decoder": "the decoder's self-attention", "cross": "cross-attention"}
-    labels = _labels(values, rows or own[0], columns or own[1], sides)
+    given = own[0] if rows is None else rows, own[1] if columns is None else columns
+    labels = _labels(values, *given, sides)
     return Table(values, *labels, MEASURES[name], f"{kinds.get(kind, kind)}, layer {layer}, {which}")
 
 

@@ -52,7 +52,7 @@ def head_grid(
             ax.set_visible(False)
             continue
         image = shade(ax, grid[i][j], cmap, largest, scale=everything)
-        ax.patch.set(edgecolor="#c4c8cf", linewidth=0.9)  # a thin frame: half of it is under the image
+        ax.spines[:].set(visible=True, linewidth=0.4, color="#c4c8cf")
         ax.set_title(f"{i}.{j}", fontsize=6.5, color=PALE, pad=1.5)
     engine: Any = figure.get_layout_engine()
     engine.set(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
