@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { arc, arcWidth, MAX_WIDTH, sameLine } from "../src/lib/arcs";
-import { fixed, scientific } from "../src/lib/numbers";
+import { across, arc, arcWidth, lineLength, MAX_WIDTH, sameLine } from "../src/lib/arcs";
+import { fixed, rounded, scientific } from "../src/lib/numbers";
 import { errorRate, formatLinks, parseLinks } from "../src/lib/pharaoh";
 import { EXAMPLE, format, initial, parse, type Selection } from "../src/lib/selection";
 import type { Side } from "../src/lib/types";
@@ -180,6 +180,15 @@ describe("arcs", () => {
     expect(arc(a, a, 100).path).toMatch(/^M5,200C.* 15,200$/);
   });
 
+  it("go level between columns", () => {
+    expect(across(0, 10, 100, 30).path).toBe("M0,10C50,10 50,30 100,30");
+  });
+
+  it("know a long line before it is drawn", () => {
+    expect(lineLength(["日本語"])).toBeGreaterThan(lineLength(["abc"]));
+    expect(lineLength(["a", "b"])).toBeCloseTo(2 * lineLength(["a"]), 9);
+  });
+
   it("have a width in proportion to the weight", () => {
     expect(arcWidth(1, 1)).toBe(MAX_WIDTH);
     expect(arcWidth(0.5, 1)).toBe(MAX_WIDTH / 2);
@@ -196,5 +205,7 @@ describe("numbers", () => {
     expect(fixed(null)).toBe("−∞");
     expect(fixed(0.00001)).toBe("1.0 × 10⁻⁵");
     expect(scientific(0)).toBe("0");
+    expect(rounded(-0.001)).toBe("0.00");
+    expect(rounded(null)).toBe("−∞");
   });
 });

@@ -63,3 +63,19 @@ export function link(x1: number, y1: number, x2: number, y2: number): Geometry {
     top: Math.min(y1, y2),
   };
 }
+
+/** Between two columns of words: leaves and arrives level. */
+export function across(x1: number, y1: number, x2: number, y2: number): Geometry {
+  const middle = round((x1 + x2) / 2);
+  return {
+    path: `M${round(x1)},${round(y1)}C${middle},${round(y1)} ${middle},${round(y2)} ${round(x2)},${round(y2)}`,
+    top: Math.min(y1, y2),
+  };
+}
+
+/** About how long a line of words is, in units of the font's size; wide scripts count double. */
+export function lineLength(labels: string[]): number {
+  const wide = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Extended_Pictographic}]/u;
+  const word = (label: string) => Array.from(label).reduce((sum, c) => sum + (wide.test(c) ? 1.15 : 0.6), 0);
+  return labels.reduce((sum, label) => sum + Math.max(2.2, word(label) + 1.4) + 0.4, 0);
+}

@@ -1,6 +1,6 @@
 // Colours of numbers. Lightness alone tells them apart, so that every eye and a grey print can; signs have a hatch too.
 
-import { interpolateRgbBasis } from "d3-interpolate";
+import { interpolateRgb, piecewise } from "d3-interpolate";
 import { scaleDiverging, scaleSequential } from "d3-scale";
 
 const SEQUENTIAL = {
@@ -16,12 +16,12 @@ const mode = (dark: boolean) => (dark ? "dark" : "light");
 
 /** From nothing to `top`. */
 export function sequential(top: number, dark: boolean): (value: number) => string {
-  return scaleSequential(interpolateRgbBasis(SEQUENTIAL[mode(dark)])).domain([0, top || 1]).clamp(true);
+  return scaleSequential(piecewise(interpolateRgb, SEQUENTIAL[mode(dark)])).domain([0, top || 1]).clamp(true);
 }
 
 /** From −`top` (blue) over 0 to `top` (orange). */
 export function diverging(top: number, dark: boolean): (value: number) => string {
-  return scaleDiverging(interpolateRgbBasis(DIVERGING[mode(dark)])).domain([-(top || 1), 0, top || 1]).clamp(true);
+  return scaleDiverging(piecewise(interpolateRgb, DIVERGING[mode(dark)])).domain([-(top || 1), 0, top || 1]).clamp(true);
 }
 
 /** Black or white, whichever can be read on a colour `rgb(r, g, b)`. */

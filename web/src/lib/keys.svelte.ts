@@ -3,6 +3,7 @@
 import { choose, type Choice } from "./choice";
 import { selection, trace } from "./store.svelte";
 import { type Head, VIEWS } from "./selection";
+import type { Trace } from "./types";
 import { direction, unitOf, units } from "./units";
 
 class Keys {
@@ -42,26 +43,51 @@ function moveLayer(choice: Choice, step: number): void {
 
 /** Answers true when the key was for us. */
 export function press(event: KeyboardEvent, help: () => void): boolean {
-  if (event.altKey || event.ctrlKey || event.metaKey || typing(event.target)) return false;
+  if (event.altKey || event.ctrlKey || event.metaKey || typing(event)) return false;
   if (!event.key.startsWith("Arrow") && !keys.on) return false;
   if (event.key === "?") return (help(), true);
   const view = VIEWS[Number(event.key) - 1];
   if (view) return (selection.set({ view }), true);
   if (event.key === "w") return (selection.set({ words: !selection.now.words }), true);
-  const choice = trace.value && choose(selection.now, trace.value);
-  if (!choice || selection.now.view === "align") return false;
+  if (!trace.value) return false;
+  const now = selection.now;
+  if (now.view === "align") return alignKey(event.key, trace.value);
+  const choice = choose(now, trace.value);
+  if (!choice) return false;
+  if (placeKey(event.key, choice)) return true;
   if (event.key === "ArrowLeft") return (moveQuery(choice, -1), true);
   if (event.key === "ArrowRight") return (moveQuery(choice, 1), true);
-  if (event.key === "[") return (moveHead(choice, -1), true);
-  if (event.key === "]") return (moveHead(choice, 1), true);
-  if (event.key === ",") return (moveLayer(choice, -1), true);
-  if (event.key === ".") return (moveLayer(choice, 1), true);
-  if (selection.now.view !== "steps") return false;
+  if (now.view !== "steps") return false;
   if (event.key === "ArrowUp") return (moveKey(choice, -1), true);
   if (event.key === "ArrowDown") return (moveKey(choice, 1), true);
   return false;
 }
 
-function typing(target: EventTarget | null): boolean {
-  return target instanceof Element && target.closest("input, textarea, select, dialog, [data-grid], pre") !== null;
+function placeKey(key: string, choice: Choice): boolean {
+  if (key === "[") return (moveHead(choice, -1), true);
+  if (key === "]") return (moveHead(choice, 1), true);
+  if (key === ",") return (moveLayer(choice, -1), true);
+  if (key === ".") return (moveLayer(choice, 1), true);
+  return false;
+}
+
+/** Align is about cross-attention, whatever kind the other views show; arrows move the target word. */
+function alignKey(key: string, of: Trace): boolean {
+  const ours = selection.now.kind === "cross";
+  const usual = ours ? {} : { kind: "cross" as const, layer: null, head: null, query: [] };
+  const choice = choose({ ...selection.now, ...usual }, of);
+  if (choice?.kind.kind !== "cross") return false;
+  if (placeKey(key, choice)) return true;
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  if (!step) return false;
+  const now = of.target.tokens[(ours ? selection.now.query[0] : undefined) ?? -1]?.word ?? -1;
+  const word = now + (direction(of.target.text) === "rtl" ? -step : step);
+  const token = of.target.tokens.findIndex((one) => one.word >= 0 && one.word === word);
+  if (token >= 0) selection.set({ ...usual, query: [token] }, { replace: true });
+  return true;
+}
+
+function typing(event: KeyboardEvent): boolean {
+  const skip = event.key.startsWith("Arrow") ? "input, textarea, select, dialog, pre, [data-grid]" : "input, textarea, select, dialog";
+  return event.target instanceof Element && event.target.closest(skip) !== null;
 }

@@ -10,6 +10,11 @@ export function fixed(value: number | null | undefined, digits = 3): string {
   return signed(value.toFixed(digits));
 }
 
+/** As short as a cell is: tiny values are 0. */
+export function rounded(value: number | null, digits = 2): string {
+  return value === null || !Number.isFinite(value) ? fixed(value) : signed(value.toFixed(digits));
+}
+
 /** 1.2 × 10⁻⁷ */
 export function scientific(value: number): string {
   if (value === 0) return "0";
