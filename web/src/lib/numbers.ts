@@ -33,3 +33,6 @@ export function short(count: number): string {
   if (count >= 1e6) return `${(count / 1e6).toFixed(1)} M`;
   return count >= 1e3 ? `${Math.round(count / 1e3)} k` : String(count);
 }
+
+/** 1 arc, 2 arcs */
+export const plural = (count: number, noun: string) => `${count} ${noun}${count === 1 ? "" : "s"}`;

@@ -2,14 +2,22 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An SVG document of an element. Attributes only, no style sheet, so that every program can read it. */
-export function toSVG(root: HTMLElement): string {
-  const frame = root.getBoundingClientRect();
-  const width = Math.ceil(Math.max(frame.width, root.scrollWidth));
-  const height = Math.ceil(frame.height);
+const MARGIN = 16;
+const TITLE = 34;
+
+/** An SVG document of an element under a title. Attributes only, no style sheet, so that every program can read it. */
+export function toSVG(root: HTMLElement, title: string): string {
+  const inner = root.getBoundingClientRect();
+  const frame = new DOMRect(inner.x - MARGIN, inner.y - MARGIN - TITLE, inner.width, inner.height);
+  const width = Math.ceil(Math.max(inner.width, root.scrollWidth)) + 2 * MARGIN;
+  const height = Math.ceil(inner.height) + 2 * MARGIN + TITLE;
   const out = element("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` });
-  const paper = getComputedStyle(document.body).backgroundColor;
-  out.append(element("rect", { width, height, fill: paper }));
+  const style = getComputedStyle(root);
+  out.append(element("rect", { width, height, fill: style.backgroundColor }));
+  const font = { "font-family": style.fontFamily.replaceAll('"', "'"), "font-size": 16, "font-weight": 600 };
+  const heading = element("text", { x: MARGIN, y: MARGIN + 14, fill: style.color, ...font });
+  heading.textContent = title;
+  out.append(heading);
   draw(root, out, frame);
   return new XMLSerializer().serializeToString(out);
 }
@@ -44,8 +52,28 @@ function drawBox(node: Element, style: CSSStyleDeclaration, box: Box, out: SVGEl
   if (node.classList.contains("negative")) {
     const y = box.y + box.height / 2;
     const line = { x1: box.x + 2, x2: box.x + box.width - 2, y1: y, y2: y, stroke: style.color, opacity: 0.45 };
-    if (!node.textContent?.trim()) out.append(element("line", line));
+    if (parseFloat(style.fontSize) === 0) out.append(element("line", line));
   }
+  drawMarks(node.classList, style, box, out);
+}
+
+/** What a style sheet draws on cells: the dot of a link, the frame of a gold one. */
+function drawMarks(marks: DOMTokenList, style: CSSStyleDeclaration, box: Box, out: SVGElement): void {
+  if (marks.contains("link")) {
+    out.append(element("circle", { cx: box.x + box.width - 8, cy: box.y + 8, r: 3, fill: style.color }));
+  }
+  if (!marks.contains("sure") && !marks.contains("possible")) return;
+  const frame = element("rect", {
+    x: box.x + 1.25,
+    y: box.y + 1.25,
+    width: box.width - 2.5,
+    height: box.height - 2.5,
+    fill: "none",
+    stroke: getComputedStyle(document.documentElement).getPropertyValue("--key"),
+    "stroke-width": 2.5,
+  });
+  if (marks.contains("possible")) frame.setAttribute("stroke-dasharray", "5 3");
+  out.append(frame);
 }
 
 function drawText(text: Text, style: CSSStyleDeclaration, out: SVGElement, frame: DOMRect): void {

@@ -23,6 +23,9 @@ function recorded(trace: Trace): string[] {
   return [...loaded(trace), "with regard.record(t.model) as trace:", "    t.forced([(source, target)])"];
 }
 
+/** A recurrent decoder makes a call per step; `call=None` reads them as one. */
+const every = (trace: Trace) => (trace.kinds.some((kind) => kind.kind !== "cross") ? "" : ", call=None");
+
 const list = (values: number[]) => `[${values.join(", ")}]`;
 
 /** The row, or the sum of rows, of the Sentence view: per token, as the model has them. */
@@ -31,7 +34,7 @@ export function sentenceCode(trace: Trace, choice: Choice, selection: Selection,
   const mean = choice.head === "mean" ? ".mean(0)" : "";
   const all = tokens.flat();
   const lines = recorded(trace);
-  const call = `trace.${selection.measure}(${choice.layer}, ${head}, rows=${list(all)}, kind="${choice.kind.kind}")${mean}`;
+  const call = `trace.${selection.measure}(${choice.layer}, ${head}, rows=${list(all)}, kind="${choice.kind.kind}"${every(trace)})${mean}`;
   lines.push(`rows = ${call}  # [${all.length}, ${choice.columns.tokens.length}]`);
   const groups = tokens.map((group) => list(group.map((token) => all.indexOf(token))));
   const summed = groups.map((group) => `rows[${group}].mean(0)`).join(" + ");
@@ -57,7 +60,7 @@ export function stepsCode(trace: Trace, choice: Choice, score: string, dim: numb
   if (other) lines.push("", "import torch", "from regard.score import *", `torch.manual_seed(${SEED})`, `score = ${other(dim)}.eval()`);
   const given = other ? ", score=score" : "";
   lines.push(
-    `steps = trace.steps(${choice.layer}, ${choice.head}, ${choice.query[0]}, kind="${choice.kind.kind}"${given})`,
+    `steps = trace.steps(${choice.layer}, ${choice.head}, ${choice.query[0]}, kind="${choice.kind.kind}"${every(trace)}${given})`,
     "print(steps.q, steps.products, steps.similarity, steps.scaled, steps.masked, steps.weights, steps.context)",
     "print(steps.difference)",
   );

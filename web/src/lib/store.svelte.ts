@@ -39,6 +39,9 @@ export class Resource<T> {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #load: ((signal: AbortSignal) => Promise<T>) | null = null;
 
+  /** `gone` is called when what was asked about is no longer there. */
+  constructor(readonly gone: () => void = () => {}) {}
+
   /** Asks, unless `key` is what was asked last. */
   ask(key: string, load: (signal: AbortSignal) => Promise<T>): void {
     if (key === this.#asked) return;
@@ -84,7 +87,7 @@ export class Resource<T> {
 
   #failed(error: unknown): void {
     this.error = error instanceof Error ? error.message : String(error);
-    if (error instanceof ApiError && error.status === 404 && this !== (trace as unknown)) trace.renew();
+    if (error instanceof ApiError && error.status === 404) this.gone();
     if (error instanceof ApiError && error.retryAfter !== null) this.#count(Math.ceil(error.retryAfter));
   }
 
