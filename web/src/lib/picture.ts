@@ -69,7 +69,7 @@ function drawMarks(marks: DOMTokenList, style: CSSStyleDeclaration, box: Box, ou
     width: box.width - 2.5,
     height: box.height - 2.5,
     fill: "none",
-    stroke: getComputedStyle(document.documentElement).getPropertyValue("--key"),
+    stroke: style.getPropertyValue("--key"),
     "stroke-width": 2.5,
   });
   if (marks.contains("possible")) frame.setAttribute("stroke-dasharray", "5 3");
