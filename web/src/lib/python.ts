@@ -1,7 +1,7 @@
 // "Copy as Python": code whose output is the numbers on the screen.
 
 import type { Choice } from "./choice";
-import type { Selection } from "./selection";
+import type { Out, Selection } from "./selection";
 import type { Trace } from "./types";
 
 /** A Python string. JSON's escapes are Python's too, except that Python has no surrogate pairs. */
@@ -20,6 +20,7 @@ function loaded(trace: Trace): string[] {
 }
 
 function recorded(trace: Trace): string[] {
+  if (!trace.translation) return ["# with regard.record(model) as trace:", "#     model(…)"];
   return [...loaded(trace), "with regard.record(t.model) as trace:", "    t.forced([(source, target)])"];
 }
 
@@ -90,4 +91,41 @@ export function alignCode(trace: Trace, choice: AlignCode): string {
   );
   if (gold) lines.push(`print(regard.align.quality([links], [regard.align.parse(${quoted(gold)})]))`);
   return lines.join("\n").replace("import regard\n", "import regard\nimport regard.align\n") + "\n";
+}
+
+const MEASURE_CALLS: Record<string, string> = { entropy: "trace.entropy", sink: "trace.sink", distance: "trace.distance" };
+
+/** How much each step of the decoder counts on what comes next; `trace.ablate({})` takes nothing away. */
+const LOG_PROB = [
+  "import torch",
+  "",
+  "ids = torch.tensor([*t.subwords.encode(target).ids, t.model.eos_id])",
+  "def log_prob(heads):  # of every token of the target, and of its end",
+  "    return trace.ablate(heads)[0].log_softmax(-1)[torch.arange(len(ids)), ids]",
+];
+
+/** The numbers under the pictures of the Heads view: [layers, heads]. */
+export function headsCode(trace: Trace, kind: string, by: string): string {
+  const lines = recorded(trace);
+  const call = MEASURE_CALLS[by];
+  const loop = (value: string) => `[[${value} for head in range(trace.shape(layer, kind="${kind}")[1])] for layer in range(trace.kinds["${kind}"])]`;
+  if (call) lines.push(`print(${loop(`${call}(layer, head, kind="${kind}"${every(trace)}).mean().item()`)})`);
+  else lines.push(...LOG_PROB, "base = log_prob({})", `print(${loop(`(log_prob({("${kind}", layer): [head]}) - base).sum().item()`)})`);
+  return lines.join("\n") + "\n";
+}
+
+/** A set of heads as `{("self", 0): [3]}`. */
+export function headSet(out: readonly Out[]): string {
+  const found = new Map<string, number[]>();
+  for (const { kind, layer, head } of out) {
+    const key = `("${kind}", ${layer})`;
+    found.set(key, [...(found.get(key) ?? []), head]);
+  }
+  return `{${[...found].map(([key, heads]) => `${key}: ${list(heads)}`).join(", ")}}`;
+}
+
+export function knockoutCode(trace: Trace, out: readonly Out[]): string {
+  const lines = [...recorded(trace), ...LOG_PROB];
+  lines.push(`change = log_prob(${headSet(out)}) - log_prob({})`, "print(change.sum(), change)");
+  return lines.join("\n") + "\n";
 }
