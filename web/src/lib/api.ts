@@ -56,7 +56,7 @@ export function httpSource(): Source {
   const rows = new Kept<Row>(512);
   const tiles = new Kept<Tile>(512);
   return {
-    can: { translate: true, knockout: true, effects: true, views: VIEWS, steps: null },
+    can: { translate: true, knockout: true, effects: true, rollout: true, views: VIEWS, steps: null },
     opened: null,
     note: "",
     models: (signal) => get("api/models", signal),

@@ -142,12 +142,13 @@ function found<T extends { kind: KindName }>(all: T[] | null | undefined, kind: 
   return one;
 }
 
-function abilities({ trace, steps, heads, effects }: Document): Abilities {
+function abilities({ trace, steps, heads, effects, rollout }: Document): Abilities {
   const followed = (steps ?? []).flatMap(({ kind, layer, heads }) => heads.map(({ head }) => ({ kind, layer, head })));
   return {
     translate: false,
     knockout: false,
     effects: (effects ?? []).map((one) => one.kind),
+    rollout: Boolean(rollout),
     views: [
       "sentence",
       ...(followed.length ? (["steps"] as const) : []),

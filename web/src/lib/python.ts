@@ -1,7 +1,7 @@
 // "Copy as Python": code whose output is the numbers on the screen.
 
 import type { Choice } from "./choice";
-import type { Out, Selection } from "./selection";
+import type { Beside, Out, Selection } from "./selection";
 import type { Trace } from "./types";
 
 /** A Python string. JSON's escapes are Python's too, except that Python has no surrogate pairs. */
@@ -35,12 +35,18 @@ export function sentenceCode(trace: Trace, choice: Choice, selection: Selection,
   const mean = choice.head === "mean" ? ".mean(0)" : "";
   const all = tokens.flat();
   const lines = recorded(trace);
+  if (selection.measure === "rollout") return rolloutCode(lines, choice.layer, all);
   const call = `trace.${selection.measure}(${choice.layer}, ${head}, rows=${list(all)}, kind="${choice.kind.kind}"${every(trace)})${mean}`;
   lines.push(`rows = ${call}  # [${all.length}, ${choice.columns.tokens.length}]`);
   const groups = tokens.map((group) => list(group.map((token) => all.indexOf(token))));
   const summed = groups.map((group) => `rows[${group}].mean(0)`).join(" + ");
   lines.push(tokens.some((group) => group.length > 1) ? `values = ${summed}` : "values = rows.sum(0)", "print(values)");
   if (selection.words) lines.push("# on the page the pieces of a word are then added up");
+  return lines.join("\n") + "\n";
+}
+
+function rolloutCode(lines: string[], layer: number, tokens: number[]): string {
+  lines.push(`print(sum(trace.rollout(row, ${layer}) for row in ${list(tokens)}))`);
   return lines.join("\n") + "\n";
 }
 
@@ -127,5 +133,41 @@ export function headSet(out: readonly Out[]): string {
 export function knockoutCode(trace: Trace, out: readonly Out[]): string {
   const lines = [...recorded(trace), ...LOG_PROB];
   lines.push(`change = log_prob(${headSet(out)}) - log_prob({})`, "print(change.sum(), change)");
+  return lines.join("\n") + "\n";
+}
+
+/** Lines that leave a matrix of shares in `name`. */
+function sideCode(name: string, of: Trace, trace: string, side: Beside): string[] {
+  const { kind, layer, head, measure, score } = side;
+  const where = `kind="${kind}"${every(of)}`;
+  const queries = of[of.kinds.find((one) => one.kind === kind)?.rows ?? "source"].tokens.length;
+  if (measure === "rollout") return [`${name} = torch.stack([${trace}.rollout(row, ${layer}) for row in range(${queries})])`];
+  const other = SCORES[score];
+  if (other) {
+    return [
+      `dim = len(${trace}.steps(${layer}, ${head}, 0, ${where}).q)`,
+      `torch.manual_seed(${SEED})`,
+      `score = ${other(NaN).replaceAll("NaN", "dim")}.eval()`,
+      `${name} = torch.stack([${trace}.steps(${layer}, ${head}, row, ${where}, score=score).weights for row in range(${queries})])`,
+    ];
+  }
+  const mean = head === "mean" ? ".mean(0)" : "";
+  const lines = [`${name} = ${trace}.${measure}(${layer}, ${head === "mean" ? "None" : head}, ${where})${mean}`];
+  return measure === "weights" ? lines : [...lines, `${name} = ${name} / ${name}.sum(-1, keepdim=True)`];
+}
+
+/** Both matrices of the Compare view, token by token, and their difference. */
+export function compareCode(trace: Trace, first: Beside, beside: Trace, second: Beside): string {
+  const lines = recorded(trace);
+  const scores = [first, second].some((side) => SCORES[side.score]);
+  lines.push("", "import torch", ...(scores ? ["from regard.score import *"] : []), ...sideCode("first", trace, "trace", first));
+  const same = beside.id === trace.id;
+  if (!same) {
+    lines.push("", `t2 = regard.load(${quoted(beside.model)})`, "with regard.record(t2.model) as trace2:", "    t2.forced([(source, target)])");
+  }
+  lines.push(...sideCode("second", beside, same ? "trace" : "trace2", second));
+  const comparable = same && first.kind === second.kind;
+  lines.push(comparable ? "print(first - second)" : "print(first, second)");
+  if (!same) lines.push("# on the page rows and columns are then those of words");
   return lines.join("\n") + "\n";
 }

@@ -30,6 +30,8 @@ export interface Abilities {
   knockout: boolean;
   /** What every head's absence changes: of all kinds, or of these. */
   effects: boolean | readonly KindName[];
+  /** Attention rollout of encoder self-attention as a measure. */
+  rollout: boolean;
   views: readonly View[];
   /** Heads whose steps can be followed; null is all. */
   steps: readonly HeadPlace[] | null;

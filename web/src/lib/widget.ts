@@ -77,7 +77,7 @@ function floats(view: DataView): Float32Array {
   return out;
 }
 
-const NOTHING: Abilities = { translate: false, knockout: false, effects: false, views: VIEWS, steps: null };
+const NOTHING: Abilities = { translate: false, knockout: false, effects: false, rollout: false, views: VIEWS, steps: null };
 
 export function widgetSource(model: WidgetModel, messages = new Messages(model)): Source {
   const rows = new Kept<Row>(512);
