@@ -135,7 +135,7 @@ describe("a document in the page", () => {
   it("says what it can and what it holds", async () => {
     expect(data.can).toMatchObject({ translate: false, knockout: false, effects: [] });
     expect(data.can.steps).toEqual([{ kind: "cross", layer: 0, head: 1 }]);
-    expect(data.can.views).toEqual(["sentence", "steps", "heads", "compare", "align"]);
+    expect(data.can.views).toEqual(["sentence", "steps", "align", "heads", "compare"]);
     expect(embeddedSource({ ...document, steps: null, heads: null, trace: { ...document.trace, alignment: null } }).can.views)
       .toEqual(["sentence", "compare"]);
     expect((await data.models(signal)).scores).toEqual(["trained"]);

@@ -3,6 +3,7 @@
 import { aligned, entropy, follow, pooled } from "./attention";
 import { bytes, type Document, type Packed, type PackedHead, type PackedLayer, type Stored, unpacked, VERSION } from "./document";
 import { scientific } from "./numbers";
+import { type View, VIEWS } from "./selection";
 import { type Abilities, type AlignChoice, type Area, type Matrix, type Place, type Source, SourceError } from "./source";
 import type { Alignment, KindName, Models, Row, Steps, Tile, Trace } from "./types";
 import { meanRows } from "./units";
@@ -144,18 +145,19 @@ function found<T extends { kind: KindName }>(all: T[] | null | undefined, kind: 
 
 function abilities({ trace, steps, heads, effects, rollout }: Document): Abilities {
   const followed = (steps ?? []).flatMap(({ kind, layer, heads }) => heads.map(({ head }) => ({ kind, layer, head })));
+  const there: Partial<Record<View, boolean>> = {
+    sentence: true,
+    compare: true,
+    steps: followed.length > 0,
+    heads: Boolean(heads?.length),
+    align: trace.alignment !== null,
+  };
   return {
     translate: false,
     knockout: false,
     effects: (effects ?? []).map((one) => one.kind),
     rollout: Boolean(rollout),
-    views: [
-      "sentence",
-      ...(followed.length ? (["steps"] as const) : []),
-      ...(heads?.length ? (["heads"] as const) : []),
-      "compare",
-      ...(trace.alignment ? (["align"] as const) : []),
-    ],
+    views: VIEWS.filter((view) => there[view]),
     steps: followed,
   };
 }

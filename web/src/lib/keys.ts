@@ -84,5 +84,6 @@ function alignKey(page: Page, key: string, of: Trace): boolean {
 
 function typing(event: KeyboardEvent): boolean {
   const skip = event.key.startsWith("Arrow") ? "input, textarea, select, dialog, pre, [data-grid]" : "input, textarea, select, dialog";
-  return event.target instanceof Element && event.target.closest(skip) !== null;
+  const [target] = event.composedPath(); // inside a shadow too, which some notebooks draw widgets in
+  return target instanceof Element && target.closest(skip) !== null;
 }
