@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 import toy
+from commands import SOURCES, TARGETS
 
 import regard
 from regard import cli, decode, folder
@@ -17,8 +18,6 @@ from regard.translation import Search
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
-TEST = toy.pairs(60, seed=1)
-SOURCES, TARGETS, _ = (list(side) for side in zip(*TEST, strict=True))
 V = 24
 TOKENS = ["<pad>", "<s>", "</s>", "<unk>", *(f"t{i}" for i in range(4, V))]
 VARIANTS = {
@@ -139,13 +138,6 @@ def test_the_attention_shown_is_that_of_the_layer(changes, layer, head, tmp_path
 
 
 # --- a trained one, as people use it ---
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("toy") / "model"
-    toy.train(path)
-    return path
 
 
 @pytest.fixture(scope="module")
