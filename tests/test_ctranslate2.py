@@ -13,8 +13,8 @@ from regard import cli, decode, folder
 from regard.engine import TorchEngine
 from regard.interop.ctranslate2 import CTranslate2Engine, export, to_spec
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.search import Search
 from regard.text import EOS, UNK, Subwords
-from regard.translation import Search
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 

@@ -112,7 +112,7 @@ def test_a_translator_knows_its_options(translator):
 
 
 def test_sentence_ends():
-    from regard.translation import sentences
+    from regard.output import sentences
 
     assert sentences("One. Two! “Three?” Four… 3.14 is pi") == ["One.", "Two!", "“Three?”", "Four…", "3.14 is pi"]
     assert sentences("一。二！三") == ["一。", "二！", "三"]
