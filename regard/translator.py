@@ -17,8 +17,9 @@ from torch import Tensor
 from regard.align import Links, links, word_weights
 from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
+from regard.output import Attended, Output, Translation, joined, sentences
+from regard.search import Search
 from regard.text import UNK, Encoded, Subwords
-from regard.translation import Attended, Output, Search, Translation, joined, sentences
 
 BUNDLED = Path(__file__).parent / "bundled"
 DEFAULT = "en-fr-small"
