@@ -75,12 +75,13 @@ class Line:
         self._batch, self._weight, self._gather = batch, weight, gather
         self._jobs: deque[_Job] = deque()
         self._arrived, self._full = asyncio.Event(), asyncio.Event()
-        self._closing = False
+        self._closing, self._running = False, 0
         self._seconds = 0.05  # that a request takes, a moving average
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"regard-{name}")
         self._task: asyncio.Task[None] | None = None
         metrics.gauge(f"{name}_waiting", lambda: len(self._jobs))
         metrics.gauge(f"{name}_waiting_limit", lambda: limit)
+        metrics.gauge(f"{name}_running", lambda: self._running)
 
     def open(self) -> None:
         """Begins to work; called in a running event loop."""
@@ -158,8 +159,9 @@ class Line:
         return taken
 
     async def _run(self, jobs: list[_Job]) -> None:
-        start = time.monotonic()
+        start, self._running = time.monotonic(), len(jobs)
         answers = await self._answers(jobs)
+        self._running = 0
         seconds = time.monotonic() - start
         self._seconds += 0.1 * (seconds / len(jobs) - self._seconds)
         self._metrics.observe(f"{self.name}_batch_requests", len(jobs), SIZES)

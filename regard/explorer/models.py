@@ -96,7 +96,7 @@ class Models:
             if not request.trace:
                 return {**_translation(translator, request.text, output), "model": name}
             target = output.text if request.target is None else request.target
-            kept = view.record(translator, request.text, target)
+            kept = view.record(translator, request.text, target, own=request.target is None)
             return Recorded({**kept.described(), "translation": target, "model": name, "note": output.note}, kept)
         except Invalid as problem:  # the others of the batch have their answers
             return problem

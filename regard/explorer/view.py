@@ -24,14 +24,18 @@ SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross":
 TRAINED = "trained"
 
 
-def record(translator: Translator, text: str, target: str) -> Recording:
-    """Reads a pair once, as if the model had written the target, and keeps what it looked at."""
+def record(translator: Translator, text: str, target: str, *, own: bool = False) -> Recording:
+    """Reads a pair once, as if the model had written the target, and keeps what it looked at.
+
+    A target of the model's ``own`` may be longer than a given one: as long as the model has positions.
+    """
     source, wanted = translator.subwords.encode_batch([text, target])
-    for name, side, encoded in (("text", text, source), ("target", target, wanted)):
+    most = translator.engine.max_length if own else translator.limit + 1
+    for name, side, encoded, limit in (("text", text, source, translator.limit + 1), ("target", target, wanted, most)):
         if not side.strip():
             raise Invalid(f"{name}: it is empty, so there is nothing to look at")
-        if len(encoded.ids) > translator.limit:
-            raise Invalid(f"{name}: {len(encoded.ids):,} subwords, and the most in a trace is {translator.limit:,}")
+        if limit is not None and len(encoded.ids) >= limit:
+            raise Invalid(f"{name}: {len(encoded.ids):,} subwords, and the most in a trace is {limit - 1:,}")
     model, device = translator.model, translator.device
     read = torch.tensor([[*source.ids, model.eos_id]], device=device)
     given = torch.tensor([[model.bos_id, *wanted.ids]], device=device)
