@@ -27,15 +27,15 @@ LAYOUT = [
     "kernels",
     "plan",
     "attend",
+    "bpe",
+    "text",
+    "store",
     "trace",
     "plot",
     "nn",
     "models",
-    "bpe",
-    "text",
     "data",
     "decode",
-    "store",
     "folder",
     "train",
     "align",
@@ -58,8 +58,12 @@ COMMANDS = ["typer", "rich", "sacrebleu"]  # what only commands need
 
 
 def test_public_names():
-    functions, modules = {"attend", "load", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Translator"} | functions | modules
+    functions, modules = (
+        {"attend", "load", "plan", "record", "steps"},
+        {"decode", "mask", "models", "nn", "score", "trace"},
+    )
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
+    assert regard.trace.__all__ == ["QuerySteps", "TopK", "Trace", "load", "record", "without"]
     assert regard.score.__all__ == [
         "ALiBi",
         "Additive",
