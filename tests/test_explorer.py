@@ -266,6 +266,31 @@ def test_other_scores_are_counterfactual_and_equal_regard_steps(client, translat
     assert again == steps
 
 
+@pytest.mark.parametrize("score", ["trained", "dot", "additive"])
+def test_steps_of_a_recurrent_decoder(client, folders, traced, score):
+    answer = traced["rnn"]
+    last = len(answer["target"]["tokens"]) - 1
+    path = f"/api/trace/{answer['id']}/steps?kind=cross&head=1&query={last}&score={score}"
+    steps = good(client.get(path), "Steps")
+    assert steps["k"] == steps["v"] and len(steps["k"]) == len(answer["source"]["tokens"])
+    q, k = torch.tensor(steps["q"]), torch.tensor(steps["k"])
+    if score == "trained":
+        assert steps["formula"] == "vᵀ tanh(W q + U k)" and steps["difference"] < 1e-5
+        right = regard.load(folders[1], device="cpu").model.score(q.expand(1, 2, 1, -1), k.expand(1, 2, -1, -1))[
+            0, 1, 0
+        ]
+    else:
+        assert steps["counterfactual"]
+        right = counterfactual(score, len(q))(q[None, None], k[None])[0, 0]
+    np.testing.assert_allclose(steps["scaled"], right.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_recurrent_decoder_has_not(client, traced):
+    answer = client.get(f"/api/trace/{traced['rnn']['id']}/row?kind=cross&measure=norms")
+    assert answer.status == 422 and "output projection" in answer.error
+    assert client.get(f"/api/trace/{traced['rnn']['id']}/row?kind=self").status == 422
+
+
 def test_align(client, translator, traced):
     answer = traced["transformer"]
     path = f"/api/trace/{answer['id']}/align"

@@ -160,6 +160,11 @@ class _Protocol(H11Protocol):
         self._unwatch()
         super().connection_lost(exc)
 
+    def timeout_keep_alive_handler(self) -> None:
+        """An idle connection is closed; one whose answer is still not read is dropped with it."""
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(1.0, self.transport.abort)
+
     def _watch(self) -> None:
         waiting = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
         if not waiting:

@@ -15,6 +15,7 @@ from regard.align import Alignment, links, parse, quality, word_weights
 from regard.explorer.schema import Invalid
 from regard.explorer.scores import counterfactual, formula
 from regard.explorer.sides import alignment, source_side, target_side
+from regard.models import RNNSeq2Seq
 from regard.text import Encoded
 from regard.trace import Trace
 from regard.trace import record as recording
@@ -41,6 +42,9 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
     given = torch.tensor([[model.bos_id, *wanted.ids]], device=device)
     with torch.no_grad(), recording(model, inputs=True) as trace:
         model(read, given)
+    if isinstance(model, RNNSeq2Seq):
+        for call in trace.recorded:  # its decoder hands over keys already transformed; what they were made of are h,
+            call.k = call.problems[0].v  # the values too
     return Recording(translator, trace, (text, source), (target, wanted))
 
 
@@ -179,9 +183,10 @@ class Recording:
 
 @contextmanager
 def _asked() -> Iterator[None]:
-    """What a trace refuses is a mistake of who asked."""
+    """Reading a trace: what it refuses is a mistake of who asked."""
     try:
-        yield
+        with torch.no_grad():
+            yield
     except ValueError as error:
         raise Invalid(str(error)) from error
 
