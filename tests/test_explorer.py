@@ -144,8 +144,10 @@ def test_a_text_of_many_sentences_keeps_its_words(client, end):
     assert all(len(row) == len(answer["source"]["words"]) for row in rows)
     assert answer["source"]["words"][5]["start"] >= len(f"the dog sees a cat{end}".rstrip())
     for side in (answer["source"], answer["target"]):
-        for each in side["words"]:
-            assert each["text"] == side["text"][each["start"] : each["end"]]
+        starts = [token["start"] for token in side["tokens"]]
+        assert starts == sorted(starts)
+        for each in [*side["words"], *side["tokens"]]:
+            assert each["text"] in ("<s>", "</s>", side["text"][each["start"] : each["end"]])
 
 
 def test_text_comes_back_as_text(client):
@@ -174,6 +176,12 @@ def test_trace_describes_both_sides(traced, name):
 def test_trace_translates_without_a_target(client, translator):
     answer = good(client.post("/api/trace", {"text": TEXT, "beam": 3}), "Trace")
     assert answer["translation"] == translator.translate(TEXT, beam=3)
+
+
+def test_a_translation_of_its_own_may_be_longer_than_a_given_one(client):
+    answer = good(client.post("/api/trace", {"text": "the dog sees a cat " * 10, "beam": 1}), "Trace")
+    assert len(answer["target"]["tokens"]) > 65
+    assert "and the most" in client.post("/api/trace", {"text": "a", "target": answer["translation"]}).error
 
 
 @pytest.mark.parametrize("kind", ["self", "decoder", "cross"])
@@ -224,9 +232,9 @@ def test_tiles_are_those_of_a_trace(client, translator, traced, kind):
 def test_tiles_of_a_mean_and_of_a_recurrent_decoder_are_cut_alike(client, folders, traced):
     answer = traced["rnn"]
     whole = recorded(regard.load(folders[1], device="cpu")).weights(0, None, kind="cross", call=None).mean(0)
-    path = f"/api/trace/{answer['id']}/tile?kind=cross&head=mean&height=3&width=3&pool=sum"
+    path = f"/api/trace/{answer['id']}/tile?kind=cross&head=mean&height=5&width=3&pool=sum"
     small = tile(client, path)
-    bounds = [[-(-i * n // 3) for i in range(4)] for n in whole.shape]
+    bounds = [[-(-i * n // count) for i in range(count + 1)] for n, count in zip(whole.shape, (5, 3), strict=True)]
     right = [
         [whole[a:b, c:d].sum() for c, d in zip(bounds[1], bounds[1][1:], strict=False)]
         for a, b in zip(bounds[0], bounds[0][1:], strict=False)
@@ -365,6 +373,7 @@ def test_a_whole_number_may_be_written_with_a_point(client):
         ({"text": "the dog. " * 40, "target": "a"}, "text: 121 subwords, and the most in a trace is 64"),
         ({"text": "a", "target": "xyz " * 40}, "target: "),
         ({"text": "a", "target": 1}, "target: expected a string"),
+        ({"text": "a", "target": "b\udfff"}, "target: not Unicode text: a lone surrogate at character 1"),
     ],
 )
 def test_what_cannot_be_traced(client, body, reason):
@@ -435,6 +444,9 @@ def test_old_traces_go(folders):
         ids = [client.post("/api/trace", {"text": "a", "target": "b"}).json["id"] for _ in range(3)]
         assert len(set(ids)) == 3
         assert [client.get(f"/api/trace/{id}/row").status for id in ids] == [404, 200, 200]
+        assert client.get(f"/api/trace/{ids[1]}/row").status == 200  # used last, so the other goes first
+        client.post("/api/trace", {"text": "a", "target": "b"})
+        assert [client.get(f"/api/trace/{id}/row").status for id in ids] == [404, 200, 404]
         assert client.get(f"/api/trace/{ids[0]}/row").error == "this trace is gone: send the sentence again"
         assert client.metric("regard_traces ") == 2 and client.metric("regard_trace_bytes ") > 1000
     with serving(folders[:1], trace_bytes=1) as client:
