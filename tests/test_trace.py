@@ -309,8 +309,11 @@ def test_two_records_at_once_both_see():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_threads_do_not_mix():
-    model, x = layers(1), torch.randn(1, 4, 16, dtype=torch.float64)
+@pytest.mark.parametrize("whose", ["ours", "torch"])
+def test_threads_do_not_mix(whose):
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = layers(1) if whose == "ours" else layer.double().eval()
+    x = torch.randn(1, 4, 16, dtype=torch.float64)
     with regard.record(model) as trace:
         worker = threading.Thread(target=model, args=(x,))
         worker.start()
@@ -335,7 +338,7 @@ def test_what_was_recorded_does_not_change_afterwards():
     module, x = attention(Dot()), torch.randn(1, 5, 32, dtype=torch.float64)
     with torch.no_grad(), regard.record(module) as trace:
         module(x)
-    before = trace.weights(0), trace.steps(0, 0, 1).query_input
+    before = trace.weights(0), trace.steps(0, 0, 1).query_input.clone()
     x.zero_()
     assert torch.equal(trace.weights(0), before[0]) and torch.equal(trace.steps(0, 0, 1).query_input, before[1])
 

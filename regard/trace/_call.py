@@ -141,15 +141,13 @@ class Call:
         self, head: int, item: int, rows: Tensor, columns: slice | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Weights of a few rows at a time: (rows, [rows, columns])."""
-        whole = columns is None or (columns.start, columns.stop) == (0, self.shape[3])
-        if not whole:
-            self.logsumexp(head, item, rows)
+        if columns is None or (columns.start, columns.stop) == (0, self.shape[3]):
+            for some, e in self.blocks(head, item, rows):
+                yield some, self._softmax(head, item, e)
+            return
+        self.logsumexp(head, item, rows)
         for some, e in self.blocks(head, item, rows, columns):
-            if whole:
-                lse = self._from_scores(head, item, e)
-                self._known(head, item)[some] = lse
-            else:
-                lse = self._known(head, item)[some]
+            lse = self._known(head, item)[some]
             yield some, torch.exp(e - lse.masked_fill(lse == -torch.inf, 0.0)[:, None])
 
     def blocks(
@@ -180,11 +178,14 @@ class Call:
             self.known[head, item] = torch.full((p.queries,), torch.nan, dtype=p.compute_dtype, device=p.device)
         return self.known[head, item]
 
-    def _from_scores(self, head: int, item: int, e: Tensor) -> Tensor:
-        p = self.narrow(head, item)
-        if p.sink is not None:
-            e = torch.cat((e, p.sink.to(e).reshape(1, 1).expand(len(e), 1)), -1)
-        return e.logsumexp(-1) if e.shape[-1] else e.new_full((len(e),), -torch.inf)
+    def _softmax(self, head: int, item: int, e: Tensor) -> Tensor:
+        """Of whole rows; from their largest score, since e − logsumexp would lose what is small beside large scores."""
+        sink = self.narrow(head, item).sink
+        if sink is not None:
+            e = torch.cat((e, sink.to(e).reshape(1, 1).expand(len(e), 1)), -1)
+        if e.shape[-1]:
+            e = e.softmax(-1).masked_fill((e == -torch.inf).all(-1, keepdim=True), 0.0)
+        return e if sink is None else e[:, :-1]
 
     # --- what a value does ---
 
