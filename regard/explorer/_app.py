@@ -119,7 +119,10 @@ class Service:
 
     async def _run(self, arguments: Arguments, wanted: Wanted) -> Any:
         key = self._models.name(arguments.get("model")), arguments.get("beam", 5)
-        return await self._model.ask(key, wanted, seconds=self._limits.answer, weight=len(wanted.text))
+        if (words := len(wanted.text.split())) > self._limits.words:
+            raise Invalid(f"text: {words:,} words, and the most is {self._limits.words:,}")
+        size = len(wanted.text) + len(wanted.target or "")
+        return await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)
 
     # --- what is read from a trace ---
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Limits:
     """Every limit has one place. Times are in seconds."""
 
-    characters: int = 5_000  # of a text
+    characters: int = 2_000  # of a text
+    words: int = 300  # of a text; word weights are as many times those of the translation
     bytes: int = 65_536  # of a request's body; a character takes up to twelve in JSON
     beam: int = 8
     side: int = 512  # rows and columns of a tile

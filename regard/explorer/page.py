@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import mimetypes
 from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent / "page"
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+    ".woff2": "font/woff2",
+}
 _MISSING = b"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -41,5 +50,5 @@ def files(folder: Path = FOLDER) -> dict[str, File]:
 
 
 def _type(path: Path) -> str:
-    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    kind = _TYPES.get(path.suffix, "application/octet-stream")
     return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind

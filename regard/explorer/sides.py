@@ -31,9 +31,9 @@ def target_side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def alignment(weights: Tensor, look: Look, aer: float | None = None) -> dict[str, Any]:
-    """Word weights [J, I], which ones they are, and the links they give."""
+    """Word weights [J, I] to seven digits, which ones they are, and the links they give."""
     found = sorted(map(list, links(weights)))
-    return {"weights": weights.tolist(), "links": found, **look._asdict(), "aer": aer}
+    return {"weights": weights.numpy().round(7).tolist(), "links": found, **look._asdict(), "aer": aer}
 
 
 def placed(text: str, sentences: Sequence[str], encoded: Sequence[Encoded]) -> list[Part]:
