@@ -76,10 +76,13 @@ class Models:
 
     @staticmethod
     def _translated(translator: Translator, requests: Sequence[Request], beam: int) -> list[Output]:
-        """Outputs, with attention where no trace will be recorded; a given target is taken as it is."""
+        """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
+
+        What cannot be traced is not translated either: :func:`view.record` tells why.
+        """
         outputs = [Output() for _ in requests]
         for trace in (False, True):
-            chosen = [i for i, r in enumerate(requests) if r.trace == trace and r.target is None]
+            chosen = [i for i, r in enumerate(requests) if r.trace == trace and _to_translate(translator, r)]
             if chosen:
                 texts = [requests[i].text for i in chosen]
                 found = translator.outputs(texts, beam=beam, attention=not trace)
@@ -100,6 +103,12 @@ class Models:
             return Recorded({**kept.described(), "translation": target, "model": name, "note": output.note}, kept)
         except Invalid as problem:  # the others of the batch have their answers
             return problem
+
+
+def _to_translate(translator: Translator, request: Request) -> bool:
+    if request.target is not None:
+        return False
+    return not request.trace or 0 < len(translator.subwords.encode(request.text).ids) <= translator.limit
 
 
 def _translation(translator: Translator, text: str, output: Output) -> dict[str, Any]:

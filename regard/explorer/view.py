@@ -30,13 +30,12 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
 
     A target of the model's ``own`` may be longer than a given one: as long as the model has positions.
     """
-    source, wanted = translator.subwords.encode_batch([text, target])
-    most = translator.engine.max_length if own else translator.limit + 1
-    for name, side, encoded, limit in (("text", text, source, translator.limit + 1), ("target", target, wanted, most)):
-        if not side.strip():
-            raise Invalid(f"{name}: it is empty, so there is nothing to look at")
-        if limit is not None and len(encoded.ids) >= limit:
-            raise Invalid(f"{name}: {len(encoded.ids):,} subwords, and the most in a trace is {limit - 1:,}")
+    source = encoded(translator, text, "text", translator.limit)
+    most: int | None = translator.limit
+    if own:
+        positions = translator.engine.max_length
+        most = None if positions is None else positions - 1
+    wanted = encoded(translator, target, "target", most)
     model, device = translator.model, translator.device
     read = torch.tensor([[*source.ids, model.eos_id]], device=device)
     given = torch.tensor([[model.bos_id, *wanted.ids]], device=device)
@@ -46,6 +45,16 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
         for call in trace.recorded:  # its decoder hands over keys already transformed; what they were made of are h,
             call.k = call.problems[0].v  # the values too
     return Recording(translator, trace, (text, source), (target, wanted))
+
+
+def encoded(translator: Translator, text: str, name: str, most: int | None) -> Encoded:
+    """A side in subwords, if it can be traced."""
+    if not text.strip():
+        raise Invalid(f"{name}: it is empty, so there is nothing to look at")
+    found = translator.subwords.encode(text)
+    if most is not None and len(found.ids) > most:
+        raise Invalid(f"{name}: {len(found.ids):,} subwords, and the most in a trace is {most:,}")
+    return found
 
 
 class Recording:
