@@ -18,7 +18,7 @@ from regard.align import links, parse, quality
 from regard.explorer import api, page
 from regard.explorer.limits import Limits
 from regard.explorer.schema import CHECKED, TOLD, Invalid, checked, from_text
-from regard.explorer.scores import counterfactual
+from regard.explorer.scores import counterfactual, formula
 from regard.explorer.security import POLICY
 
 TEXT = "the red dog sees a cat ."
@@ -650,6 +650,20 @@ def test_fuzz_from_the_description(client, traced):
 def test_checker(value, schema, reason):
     with pytest.raises(Invalid, match=re.escape(reason)):
         checked(value, schema)
+
+
+@pytest.mark.parametrize(
+    ("score", "written"),
+    [
+        ("Dot()", "q·k / √d"),
+        ("Rotary(Dot())", "R(i) q · R(j) k / √d"),
+        ("Softcap(Dot())", "c · tanh((q·k / √d) / c)"),
+        ("Dot() + Location() + Own()", "q·k / √d + q · r(j − i) + Own()"),
+        ("Own(Dot())", "Own(Dot())"),
+    ],
+)
+def test_formulas(score, written):
+    assert formula(score) == written
 
 
 def test_parameters_are_numbers_only_if_they_look_so():

@@ -18,7 +18,7 @@ class Limits:
     queue: int = 128  # requests that wait for the model; one more is answered with 429
     batch: int = 32  # requests translated together
     batch_characters: int = 4_000  # characters translated together
-    gather: float = 0.004  # how long the first of a batch waits for others
+    gather: float = 0.008  # how long the first of a batch waits for others
     views: int = 256  # requests for rows, tiles and steps that wait
 
     answer: float = 30.0  # until a request has its answer

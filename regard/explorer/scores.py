@@ -28,7 +28,7 @@ _FORMULAS = {
     "Bilinear": "(W_q q)ᵀ (W_k k)",
     "Location": "q · r(j − i)",
     "Relative": "q · (k + r(j − i)) / √d",
-    "Rotary": "R(i) q · R(j) k / √d",
+    "Rotary(Dot())": "R(i) q · R(j) k / √d",
     "Cosine": "τ · cos(q, k)",
     "ALiBi": "−m · |j − i|",
     "T5Bias": "b(bucket of j − i)",
@@ -52,7 +52,19 @@ def counterfactual(name: str, dim: int) -> Score:
 def formula(score: str) -> str:
     """A score's text, as ``Dot()``, as a formula for people; one that is not known is told as it is.
 
-    >>> formula("Additive(query_dim=8, key_dim=8, hidden_dim=8)")
-    'vᵀ tanh(W q + U k)'
+    >>> formula("Dot() + ALiBi()")
+    'q·k / √d − m · |j − i|'
+    >>> formula("Rotary(General())")
+    'qᵀ W k, q and k rotated by position'
     """
-    return _FORMULAS.get(score.split("(")[0], score)
+    parts = [_formula(part) for part in score.split(" + ")]
+    return " + ".join(parts).replace("+ −", "− ")
+
+
+def _formula(score: str) -> str:
+    name, _, inner = score.removesuffix(")").partition("(")
+    if score in _FORMULAS or not inner:
+        return _FORMULAS.get(score) or _FORMULAS.get(name, score)
+    if name == "Rotary":
+        return f"{_formula(inner)}, q and k rotated by position"
+    return f"c · tanh(({_formula(inner)}) / c)" if name == "Softcap" else score

@@ -165,7 +165,10 @@ class Recording:
             raise Invalid(f"key: there are {len(keys)}, from 0; got {key}")
         out |= {"key_inputs": None, "key_input": None if key is None or keys is None else _numbers(keys[key])}
         scale = _scale(found.similarity, found.scaled - found.added, len(found.q))
-        return {**out, "formula": formula(found.score), "scale": scale}
+        written = formula(found.score)
+        if scale not in (None, len(found.q) ** -0.5):  # a scale of its own
+            written = written.replace("/ √d", f"· {scale:g}")
+        return {**out, "formula": written, "scale": scale}
 
     def align(
         self,
