@@ -13,6 +13,7 @@ import regard.data
 import regard.evaluate
 import regard.folder
 import regard.grammar
+import regard.plot
 import regard.tasks.translation
 import regard.text
 import regard.train
@@ -31,7 +32,6 @@ LAYOUT = [
     "text",
     "store",
     "trace",
-    "plot",
     "nn",
     "models",
     "data",
@@ -39,6 +39,7 @@ LAYOUT = [
     "folder",
     "train",
     "align",
+    "plot",
     "grammar",
     "engine",
     "interop",
@@ -133,6 +134,7 @@ def test_public_names_of_the_text_half():
         "write_pharaoh",
     ]
     assert regard.grammar.__all__ == ["Pair", "pairs"]
+    assert regard.plot.__all__ == ["alignment", "arcs", "head_grid", "heatmap", "save", "steps"]
 
     assert regard.train.__all__ == [
         "Diverged",
@@ -165,6 +167,7 @@ MODULES = [
     regard.train,
     regard.align,
     regard.grammar,
+    regard.plot,
     regard.evaluate,
 ]
 

@@ -184,14 +184,38 @@ def test_tiles_pool_cells(pool):
     with regard.record(module) as trace:
         module(x, mask=Causal())
     w = trace.weights(0, 1)
-    small = trace.tile(0, 1, (2, 23), (1, 20), (5, 4), pool)
-    rows, cols = [i * 5 // 21 for i in range(21)], [j * 4 // 19 for j in range(19)]
+    small = trace.tile(0, 1, (2, 23), (1, 20), (5, 4), pool)  # 21 rows in cells of 5, 19 columns in cells of 5
     expected = torch.zeros(5, 4, dtype=torch.float64)
-    for i, r in enumerate(rows):
-        for j, c in enumerate(cols):
-            v = w[2 + i, 1 + j]
-            expected[r, c] = max(expected[r, c], v) if pool == "max" else expected[r, c] + v
+    for i in range(21):
+        for j in range(19):
+            cell, v = (i // 5, j // 5), w[2 + i, 1 + j]
+            expected[cell] = max(expected[cell], v) if pool == "max" else expected[cell] + v
     torch.testing.assert_close(small, expected)
+
+
+def test_sampled_tiles():
+    module, x = attention(Dot()), torch.randn(1, 23, 32, dtype=torch.float64)
+    with regard.record(module) as trace:
+        module(x)
+    w = trace.weights(0, 1)
+    few = trace.tile(0, 1, size=(5, 23), samples=2)  # cells of 5 rows: the second and the fourth of each
+    expected = torch.stack([w[[5 * i + 1, min(5 * i + 3, 22)]].amax(0) for i in range(5)])
+    torch.testing.assert_close(few, expected)
+    assert torch.equal(trace.tile(0, 1, size=(5, 4), samples=5), trace.tile(0, 1, size=(5, 4)))
+    guess = trace.tile(0, 1, size=(5, 1), pool="sum", samples=1)
+    torch.testing.assert_close(guess[:, 0], torch.tensor([5.0, 5, 5, 5, 3]).double())  # rows add up to 1 each
+    with pytest.raises(ValueError, match="samples: expected at least 1"):
+        trace.tile(0, 1, samples=0)
+
+
+def test_a_trace_of_given_queries_and_keys():
+    q, k, v = torch.randn(3, 2, 4, 30, 8, dtype=torch.float64)
+    trace = regard.Trace.of(q, k, v, score=Relative(8, 3).double(), mask=Causal())
+    with regard.record() as ran:
+        regard.attend(q, k, v, score=Relative(8, 3).double(), mask=Causal())
+    assert trace.shape(0) == ran.shape(0) and trace.score(0) == "Relative()"
+    assert trace.steps(0, 1, 2).difference is None
+    torch.testing.assert_close(trace.weights(0, 1).sum(-1), torch.ones(30).double())
 
 
 def test_tiles_in_blocks_equal_tiles_at_once(monkeypatch):

@@ -22,6 +22,7 @@ from regard.score import PerHead, Score, Sum
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
 
 BLOCK = 2**22  # numbers in the largest temporary
+ROWS, COLUMNS = 256, 2048  # of a block that stays in a cache
 
 
 class TopK(NamedTuple):
@@ -162,14 +163,18 @@ class Call:
             yield some, _scores(p, some.to(p.device), columns)
 
     def logsumexp(self, head: int, item: int, rows: Tensor) -> Tensor:
-        """log Σ exp of these rows' scores; those not yet known are computed by a fused kernel."""
+        """log Σ exp of these rows' scores; what is not yet known is computed, in O(rows) memory."""
         known = self._known(head, item)
         missing = rows[known[rows].isnan()].unique()
         if len(missing):
-            p = replace(select_rows(self.narrow(head, item), missing.to(known.device)), need_logsumexp=True)
-            lse = choose(p).run()[1]
-            assert lse is not None
-            known[missing] = lse[0, 0].to(known.dtype)
+            p = self.narrow(head, item)
+            if p.terms.tanhs:  # a fused kernel is far faster than tanh for each pair and dim
+                some = replace(select_rows(p, missing.to(p.device)), need_logsumexp=True)
+                lse = choose(some).run()[1]
+                assert lse is not None
+                known[missing] = lse[0, 0].to(known.dtype)
+            else:
+                known[missing] = torch.cat([_logsumexp(p, few) for few in missing.to(p.device).split(ROWS)])
         return known[rows]
 
     def _known(self, head: int, item: int) -> Tensor:
@@ -374,20 +379,44 @@ def _columns(p: Problem, columns: slice) -> Problem:
     )
 
 
-def _scores(p: Problem, rows: Tensor, columns: slice) -> Tensor:
+def _scores(p: Problem, rows: Tensor, columns: slice, full: bool = False) -> Tensor:
     """E of one head, −inf where masked, NaN where something not finite is seen, [rows, columns]."""
     some = select_rows(p, rows)
     part = replace(_columns(some, columns), sink=None, bad_keys=None, bad_rows=None)
     part = replace(part, v=part.v[..., :0], terms=replace(part.terms, values=None))
-    e = reference.run_steps(part).scaled[0, 0]
+    e = reference.scores(part)[0, 0]
     seen: Tensor | None = None
-    if p.mask is not None:
-        cols = torch.arange(columns.start, columns.stop, device=p.device)
-        seen = p.mask.visible(rows, some.positions(), cols).expand(1, 1, len(rows), len(cols))[0, 0]
+    if p.mask is not None and not full:
+        seen = p.mask.visible(rows, some.positions(), torch.arange(columns.start, columns.stop, device=p.device))
     if some.bad_keys is not None and some.bad_rows is not None:
         bad = some.bad_keys[0, 0, None, columns] | some.bad_rows[0, 0, :, None]
         e = e.masked_fill(bad, torch.nan)
-    return e if seen is None else e.masked_fill(~seen, -torch.inf)
+    return e if seen is None else e.masked_fill(~seen[0, 0], -torch.inf)
+
+
+def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
+    """Of one head's rows, over blocks of columns that stay in a cache; those hidden by position alone are skipped.
+
+    (Online softmax: Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867.)
+    """
+    assert isinstance(p.offset, int)
+    first, last = (int(x) + p.offset for x in (rows.min(), rows.max()))
+    top = torch.full((len(rows),), -torch.inf, dtype=p.compute_dtype, device=p.device)
+    if p.sink is not None:
+        top = p.sink.to(top).reshape(1).expand(len(rows))
+    total = (top > -torch.inf).to(top)
+    for start in range(0, p.keys, COLUMNS):
+        columns, full = slice(start, min(start + COLUMNS, p.keys)), p.mask is None
+        if p.mask is not None and p.mask.static:
+            empty, full = p.mask.span(first, last, columns.start, columns.stop - 1)
+            if empty:
+                continue
+        e = _scores(p, rows, columns, full)
+        higher = torch.maximum(top, e.amax(-1))
+        base = higher.masked_fill(higher == -torch.inf, 0.0)
+        total = total * (top - base).exp() + (e - base[:, None]).exp_().sum(-1)
+        top = higher
+    return top + total.log().masked_fill(top == -torch.inf, 0.0)
 
 
 def _products(p: Problem) -> Tensor:

@@ -179,7 +179,9 @@ class _Recorder:
         whole = batched(shown, module)
         if self.trace is not None:
             kept = self._call(frame, call.seen, None, "cross" if call.cross else "self")
-            kept.query_input, kept.key_input = (self._input(x, True) for x in (call.query, call.key))
+            if self.inputs:
+                kept.query_input = self._copy(call.query)
+                kept.key_input = self._copy(call.key) if call.cross else kept.query_input
             if not (module.training and module.dropout):
                 kept.result = self._copy(whole)
             self.trace.add(kept)
@@ -231,14 +233,11 @@ class _Recorder:
             call.projection, call.bias = _projection(frame, self.names, heads, problems[0].v.shape[-1])
             first, second = _given(frame)
             if first is not None and first.shape[:2] == (batch, queries):
-                call.query_input = self._input(first, True)
+                call.query_input = copy(first) if self.inputs else None
             second = first if kind == "self" else second
             if second is not None and second.shape[:2] == (batch, keys):
-                call.key_input = self._input(second, True)
+                call.key_input = copy(second) if self.inputs else None
         return call
-
-    def _input(self, x: Tensor | None, wanted: bool) -> Tensor | None:
-        return None if x is None or not wanted or not self.inputs else self._copy(x)
 
     def _copy(self, x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -12,7 +12,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.score import Score
+from regard.attend import OBSERVER, lowered
+from regard.mask import Mask
+from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
 from regard.trace._tiles import pooled
 
@@ -38,6 +40,33 @@ class Trace:
         self.runs: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # how the model was called
         self.texts: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
         self._index: dict[str, dict[str, list[Call]]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        score: Score | None = None,
+        mask: Mask | Tensor | None = None,
+        offset: int | Tensor = 0,
+    ) -> Trace:
+        """A trace of one attention that you have the queries and keys of; nothing is run.
+
+        >>> q = k = v = torch.randn(1, 2, 50, 8)
+        >>> Trace.of(q, k, v).tile(0, 1, size=(10, 10)).shape
+        torch.Size([10, 10])
+        """
+        from regard.trace._record import record
+
+        with torch.no_grad(), record() as trace:
+            observer = OBSERVER.get()
+            assert observer is not None
+            seen = lowered(q, k, v, score=Dot() if score is None else score, mask=mask, offset=offset)
+            observer(seen, v.new_zeros(*seen.batch, *q.shape[-3:-1], v.shape[-1]))
+        trace.recorded[0].out = None
+        return trace
 
     def __repr__(self) -> str:
         parts = [f"{kind}: {count} layers × {self.shape(0, kind=kind)[1]} heads" for kind, count in self.kinds.items()]
@@ -267,17 +296,20 @@ class Trace:
         size: tuple[int, int] | None = None,
         pool: Literal["max", "sum"] = "max",
         *,
+        samples: int | None = None,
         item: int = 0,
         kind: str = "self",
         call: int = -1,
     ) -> Tensor:
-        """Weights of rows a … b − 1 and columns c … d − 1, made ``size`` small by the maximum or the sum of each cell.
+        """Weights of rows a … b − 1 and columns c … d − 1, pooled by the maximum or the sum of each cell.
 
-        Without a size, or with one larger than the tile, every pair has its own cell.
+        Cells are as small as gives no more than ``size`` of them, (height, width); without a size every pair has its
+        own. ``samples`` looks at so many rows of each cell only, evenly spread: the maximum is then that of these, the
+        sum an estimate; all columns are always looked at.
         """
         (one,) = self._chosen(layer, kind, call)
         self._check(one, head, item)
-        return pooled(one, head, item, rows, cols, size, pool).cpu()
+        return pooled(one, head, item, rows, cols, size, pool, samples).cpu()
 
     # --- without a head ---
 

@@ -1,0 +1,80 @@
+"""The explorer's page: its own checks pass, and what is in the package is exactly what its source builds."""
+
+import gzip
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WEB, PAGE = ROOT / "web", ROOT / "regard" / "explorer" / "page"
+LIMIT = 150_000  # bytes of JavaScript, compressed
+
+
+UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "ENOTCACHED")
+
+
+def npm(folder, *command):
+    done = subprocess.run(["npm", *command], cwd=folder, capture_output=True, text=True, timeout=600)
+    if command[0] == "ci" and any(f"code {reason}" in done.stderr for reason in UNREACHABLE):
+        pytest.skip("npm reaches no registry to install what the page is built with")
+    assert done.returncode == 0, f"npm {' '.join(command)}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A copy of the source, where building touches nothing of ours."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("needs node and npm")
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
+    if tuple(map(int, version.strip().lstrip("v").split(".")[:2])) < (20, 19):
+        pytest.skip(f"needs node 20.19 or newer, found {version.strip()}")
+    copy = tmp_path / "web"
+    shutil.copytree(WEB, copy, ignore=shutil.ignore_patterns("node_modules"))
+    return copy
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_the_source_passes_its_checks_and_builds_the_page_in_the_package(web, tmp_path):
+    npm(web, "ci")  # fails where the lock file is not that of package.json
+    npm(web, "run", "check")
+    npm(web, "test")
+    npm(web, "run", "build", "--", "--outDir", str(tmp_path / "built"))
+    built, committed = contents(tmp_path / "built"), contents(PAGE)
+    assert sorted(built) == sorted(committed), "run `npm run build` in web/ and commit regard/explorer/page"
+    changed = [name for name in built if built[name] != committed[name]]
+    assert not changed, f"{changed} differ: run `npm run build` in web/ and commit regard/explorer/page"
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_has_nothing_inline():
+    index = (PAGE / "index.html").read_text(encoding="utf-8")
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", index, re.S)
+    assert scripts
+    assert all("src=" in attributes and not body.strip() for attributes, body in scripts)
+    assert not re.search(r"\son\w+=|<style|\sstyle=", index)
+    for name in re.findall(r'(?:src|href)="([^"]+)"', index):
+        assert name.startswith("data:") or (PAGE / name).is_file(), name
+
+
+def test_the_page_is_small_and_evaluates_nothing():
+    scripts = list(PAGE.glob("assets/*.js"))
+    assert scripts
+    assert sum(len(gzip.compress(path.read_bytes(), mtime=0)) for path in scripts) < LIMIT
+    for path in scripts:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"(?<![.\w])eval\(|new Function\(", text), path.name
+        # addresses of namespaces and of error explanations are texts; nothing is fetched from them
+        hosts = set(re.findall(r"https?://([\w.-]+)", text)) - {"www.w3.org", "svelte.dev"}
+        assert not hosts, hosts
+
+
+def test_the_lock_file_names_no_registry():
+    lock = (WEB / "package-lock.json").read_text(encoding="utf-8")
+    assert '"resolved"' not in lock
+    assert '"integrity"' in lock
