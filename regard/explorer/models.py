@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from regard.explorer import view
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
-from regard.translation import Output, sentences
+from regard.output import Output, sentences
 from regard.translator import Translator, load
 
 
