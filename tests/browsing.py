@@ -65,5 +65,10 @@ def accessible(page):
 def picture(page, name, tmp_path, **options):
     """A picture of the page for the docs, or only to see that one can be taken."""
     folder = Path(PICTURES) if PICTURES else tmp_path
-    page.screenshot(path=folder / f"{name}.png", animations="disabled", **options)
-    assert (folder / f"{name}.png").stat().st_size > 5000
+    path = folder / f"{name}.png"
+    page.screenshot(path=path, animations="disabled", **options)
+    assert path.stat().st_size > 5000
+    if PICTURES:
+        from PIL import Image
+
+        Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
