@@ -2,21 +2,26 @@
 
     python benchmarks/train_speed.py            # on this CPU, or on a GPU where there is one; under two minutes
     python benchmarks/train_speed.py --json out.json
+    pip install ".[bench]"                      # for the rows of Hugging Face
 
 Same architecture, same batches (lengths as in Multi30k, drawn), same loss (label smoothing), Adam and clipping;
-bfloat16 autocast on a GPU. The peer is given variable shapes and its loss is never waited for. Both run in turns, and
-the best time of each counts. If transformers is installed, its Marian model is trained by the same plain loop.
+bfloat16 autocast on a GPU. The peer is given variable shapes and its loss is never waited for. All run in turns, and
+the best time of each counts. If transformers is installed, its Marian model is trained by the same plain loop and, if
+accelerate is too, by transformers' own Trainer: on the same batches, made beforehand, with logging, saving and
+evaluation off, timed after some updates. What cannot run has a row that says why.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 import torch.nn.functional as F
+from _marian import Batch, marian, trainer_seconds, wait
 from torch import Tensor, nn
 
 from regard.bpe import Ragged
@@ -113,9 +119,31 @@ def plain_loop(model: nn.Module, device: torch.device, call: Callable[[list[Tens
     return step
 
 
-def contestants(size: dict[str, Any], device: torch.device, tokens: int, compiled: bool) -> dict[str, tuple[Any, bool]]:
-    """Name → (a function of a batch, does it want filled rows)."""
-    out: dict[str, tuple[Any, bool]] = {}
+def marian_step(model: Any, device: torch.device) -> Callable[[Any], None]:
+    def call(t: list[Tensor]) -> Tensor:
+        seen = (t[0] != 0).long()
+        return model(input_ids=t[0], attention_mask=seen, decoder_input_ids=t[2], use_cache=False).logits
+
+    return plain_loop(model, device, call)
+
+
+Round = Callable[[list[Batch]], float | str]  # trains on these batches: the seconds it took, or why it did not
+
+
+def timed(step: Callable[[Batch], object], device: torch.device) -> Round:
+    def seconds(batches: list[Batch]) -> float:
+        wait(device)
+        start = time.perf_counter()
+        for batch in batches:
+            step(batch)
+        wait(device)
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def ours(size: dict[str, Any], device: torch.device, tokens: int, compiled: bool) -> dict[str, Round]:
+    out: dict[str, Round] = {}
     ranks = Ranks(0, 1, device)
     kinds = [("regard", 0.0, False), ("regard, R-Drop", 5.0, False)]
     if compiled:
@@ -132,76 +160,63 @@ def contestants(size: dict[str, Any], device: torch.device, tokens: int, compile
         else:
             engine = Engine(objective, fitted.training, ranks, len(Translation.sums))
         count = iter(range(1, 1 << 30))
-        out[name] = (lambda t, e=engine, c=count: e.update([(t, tokens)], next(c))), device.type == "cuda"
-    torch.manual_seed(0)
-    plain = Plain(size).to(device)
-    out["torch.nn.Transformer"] = plain_loop(plain, device, lambda t: plain(t[0], t[2])), False
-    marian = _marian(size, device)
-    if marian is not None:
-
-        def call(t: list[Tensor]) -> Tensor:
-            seen = (t[0] != 0).long()
-            return marian(input_ids=t[0], attention_mask=seen, decoder_input_ids=t[2], use_cache=False).logits
-
-        out["transformers Marian"] = plain_loop(marian, device, call), False
+        out[name] = timed(lambda t, e=engine, c=count: e.update([(t, tokens)], next(c)), device)
     return out
 
 
-def _marian(size: dict[str, Any], device: torch.device) -> Any:
-    try:
-        from transformers import MarianConfig, MarianMTModel
-    except ImportError:
-        return None
-    config = MarianConfig(
-        vocab_size=VOCABULARY,
-        decoder_vocab_size=VOCABULARY,
-        d_model=size["dim"],
-        encoder_layers=size["encoder_layers"],
-        decoder_layers=size["decoder_layers"],
-        encoder_ffn_dim=size["ffn_dim"],
-        decoder_ffn_dim=size["ffn_dim"],
-        encoder_attention_heads=size["heads"],
-        decoder_attention_heads=size["heads"],
-        dropout=size["dropout"],
-        pad_token_id=0,
-        eos_token_id=2,
-        bos_token_id=1,
-        decoder_start_token_id=1,
-        share_encoder_decoder_embeddings=True,
-    )
-    return MarianMTModel(config).to(device).train()
+def peers(size: dict[str, Any], device: torch.device) -> dict[str, Round]:
+    torch.manual_seed(0)
+    plain = Plain(size).to(device)
+
+    def marian_loop() -> Round:
+        return timed(marian_step(marian(size, VOCABULARY, device), device), device)
+
+    def marian_trainer() -> Round:  # a model of its own for each round: a Trainer leaves its mark on one
+        return lambda batches: trainer_seconds(marian(size, VOCABULARY, device), batches, device)
+
+    return {
+        "torch.nn.Transformer": timed(plain_loop(plain, device, lambda t: plain(t[0], t[2])), device),
+        "transformers Marian": optional(marian_loop),
+        "transformers Marian, Trainer": optional(marian_trainer),
+    }
+
+
+def optional(make: Callable[[], Round]) -> Round:
+    """A round that says why it did not run: a peer that is missing or of another version ends no benchmark."""
+    make = cache(make)
+
+    def seconds(batches: list[Batch]) -> float | str:
+        try:
+            return make()(batches)
+        except Exception as error:
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+    return seconds
 
 
 def measure(
     size: dict[str, Any], device: torch.device, tokens: int, count: int, rounds: int, compiled: bool
-) -> dict[str, float]:
-    """Target tokens per second of each."""
+) -> dict[str, float | str]:
+    """Target tokens per second of each, or why it did not run."""
     epoch = batches(corpus(29_000), tokens=tokens, multiple=8)
     plain = [_tensors(epoch[k]) for k in range(min(count, len(epoch)))]
     text = sum(int((t[3] != 0).sum()) for t in plain)
     filled = [_filled(t, tokens // (t[0].shape[1] + t[2].shape[1])) for t in plain]
     if device.type == "cuda":
         plain, filled = ([[t.pin_memory() for t in b] for b in some] for some in (plain, filled))
+    own = ours(size, device, tokens, compiled)
+    runners = {**own, **peers(size, device)}
     best: dict[str, float] = {}
-    runners = contestants(size, device, tokens, compiled)
+    missing: dict[str, str] = {}
     for turn in range(-1 if device.type == "cpu" else -3, rounds):  # turns below 0 warm up
-        for name, (step, wants_filled) in runners.items():
-            some = filled if wants_filled else plain
-            some = some[:2] if turn < 0 and device.type == "cpu" else some
-            _wait(device)
-            start = time.perf_counter()
-            for batch in some:
-                step(batch)
-            _wait(device)
-            seconds = time.perf_counter() - start
-            if turn >= 0:
-                best[name] = min(best.get(name, float("inf")), seconds)
-    return {name: text / seconds for name, seconds in best.items()}
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+        for name in [name for name in runners if name not in missing]:
+            some = filled if name in own and device.type == "cuda" else plain
+            seconds = runners[name](some[:2] if turn < 0 and device.type == "cpu" else some)
+            if isinstance(seconds, str):
+                missing[name] = seconds
+            elif turn >= 0:
+                best[name] = min(best.get(name, math.inf), seconds)
+    return {name: missing[name] if name in missing else text / best[name] for name in runners}
 
 
 def main() -> None:
@@ -224,8 +239,12 @@ def main() -> None:
         speeds = measure(table, device, tokens, count, options.rounds, options.compile)
         results["sizes"][size] = speeds
         base = speeds["torch.nn.Transformer"]
+        assert isinstance(base, float)
         for who, speed in speeds.items():
-            print(f"{size:14} {who:26} {speed:12,.0f} target tokens/s   {speed / base:5.2f} ×", flush=True)
+            if isinstance(speed, str):
+                print(f"{size:14} {who:28} did not run: {speed}", flush=True)
+            else:
+                print(f"{size:14} {who:28} {speed:12,.0f} target tokens/s   {speed / base:5.2f} ×", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="regard",
-    help="Attention you can use, train and see: train, translate, evaluate and align.",
+    help="Attention you can use, train and see: train, translate, evaluate, align and explore.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -73,6 +73,10 @@ Head = Annotated[int | None, typer.Option(help="One head of it, from 0; by defau
 Shift = Annotated[
     bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
 ]
+Models = Annotated[list[str], typer.Option("--model", "-m", help="A model folder or a bundled model; may be repeated.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; 127.0.0.1 is for this machine alone.")]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="By default 8000, or the next that is free.")]
+AllowHost = Annotated[list[str] | None, typer.Option(help="Another name that the server answers to; may be repeated.")]
 METHODS = ("grow-diag-final-and", "intersection", "union")
 
 
@@ -314,6 +318,51 @@ def export(
     if format != "ctranslate2":
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")
     ctranslate2.export(find(model), out, positions=positions)
+
+
+@app.command()
+def serve(
+    *,
+    model: Models = ["en-fr-small"],  # noqa: B006
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    allow_host: AllowHost = None,
+    device: Device = None,
+) -> None:
+    """Answer over HTTP: translations, word links, and what a model looked at.
+
+    \b
+    regard serve --model model/
+    curl -H "Content-Type: application/json" -d '{"text": "A dog runs."}' http://127.0.0.1:8000/api/translate
+
+    GET /api/openapi.json describes everything there is. Ctrl-C or SIGTERM stop it after what runs has been answered.
+    """
+    from regard.explorer import start
+
+    start(model, with_page=False, host=host, port=port, allow_hosts=allow_host or [], device=device, say=say)
+
+
+@app.command()
+def explore(
+    *,
+    model: Models = ["en-fr-small"],  # noqa: B006
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    allow_host: AllowHost = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    device: Device = None,
+) -> None:
+    """Open the explorer: type a sentence, and see what each word looks at and how every number was made.
+
+    \b
+    regard explore
+    regard explore --model transformer/ --model rnn/ --port 9000 --no-browser
+
+    It is `regard serve` with a page. Everything stays on this machine.
+    """
+    from regard.explorer import start
+
+    start(model, browser=browser, host=host, port=port, allow_hosts=allow_host or [], device=device, say=say)
 
 
 def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.align import Links
-    from regard.translation import Output
+    from regard.output import Output
 
 
 def say(text: str) -> None:
@@ -59,7 +59,7 @@ class Job:
 
     def run(self, items: Sequence[Item], work: Callable[..., list[Output]], **options: Any) -> Iterator[Output]:
         """What becomes of each item, in order."""
-        from regard.translation import Output
+        from regard.output import Output
 
         if self.strict:
             self._refuse(items)

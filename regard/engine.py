@@ -13,7 +13,7 @@ import regard.decode as decode
 from regard.models import RNNSeq2Seq
 
 if TYPE_CHECKING:
-    from regard.translation import Search
+    from regard.search import Search
 
 Rows = Sequence[Sequence[int]]
 """Sentences in subwords, without start and end symbols."""

@@ -17,8 +17,9 @@ from torch import Tensor
 from regard.align import Links, links, word_weights
 from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
+from regard.output import Attended, Output, Translation, joined, sentences
+from regard.search import Search
 from regard.text import UNK, Encoded, Subwords
-from regard.translation import Attended, Output, Search, Translation, joined, sentences
 
 BUNDLED = Path(__file__).parent / "bundled"
 DEFAULT = "en-fr-small"
@@ -45,6 +46,14 @@ class _Pair(NamedTuple):
     source: Encoded
     target: Encoded
     text: str
+
+
+class Look(NamedTuple):
+    """Where word alignments are read: a decoder layer, a head (None: their mean), and the row of a word."""
+
+    layer: int
+    head: int | None
+    shift: bool
 
 
 class Translator:
@@ -183,20 +192,27 @@ class Translator:
         """
         if not translation.attention:
             return torch.zeros(0, 0)
-        shift = self._align.get("shift", self.engine.shift) if shift is None else shift
         if self.engine.shown is None:
-            layers = translation.attention[0].weights.shape[0]
-            layer = self._align.get("layer", (layers - 1) // 2) if layer is None else layer
-            head = self._align.get("head") if head is None else head
+            look = self.look(translation.attention[0].weights.shape[0], layer=layer, head=head, shift=shift)
         else:
             self._check_shown(layer, head, self.engine.shown)
-            layer, head = 0, None
+            look = self.look(1, shift=shift)._replace(layer=0, head=None)
         parts = [
-            word_weights(part.weights, part.source.words, part.target.words, layer=layer, head=head, shift=shift)
+            word_weights(part.weights, part.source.words, part.target.words, **look._asdict())
             for part in translation.attention
         ]
         whole: Tensor = torch.block_diag(*parts)
         return whole
+
+    def look(
+        self, layers: int, *, layer: int | None = None, head: int | None = None, shift: bool | None = None
+    ) -> Look:
+        """Which weights words are aligned by, of a model with so many decoder layers: what is given, or its own."""
+        return Look(
+            self._align.get("layer", (layers - 1) // 2) if layer is None else layer,
+            self._align.get("head") if head is None else head,
+            self._align.get("shift", self.engine.shift) if shift is None else shift,
+        )
 
     def _check_shown(self, layer: int | None, head: int | None, shown: tuple[int, int | None]) -> None:
         if layer not in (None, shown[0]) or head not in (None, shown[1]):

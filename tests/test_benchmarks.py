@@ -204,6 +204,45 @@ def test_decoding_is_of_the_same_tokens(monkeypatch):
     assert decode_speed.decode_theirs(decode_speed.theirs(), batches) == 29
 
 
+def test_a_trainer_learns_what_the_plain_loop_learns(monkeypatch):
+    """The same updates on the same batches: then their speeds may be compared."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import _marian
+    import train_speed
+
+    monkeypatch.setattr(train_speed, "VOCABULARY", 50)
+    cpu = torch.device("cpu")
+    size = {"dim": 16, "ffn_dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    epoch = train_speed.batches(train_speed.corpus(40), tokens=200, multiple=8)
+    some = [train_speed._tensors(epoch[k]) for k in range(4)]
+    torch.manual_seed(0)
+    ours, theirs = (_marian.marian(size, 50, cpu) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    step = train_speed.marian_step(ours, cpu)
+    for batch in (some[-1], *some):  # one to warm up
+        step(batch)
+    before = theirs.model.shared.weight.detach().clone()
+    assert 0 < _marian.trainer_seconds(theirs, some, cpu) < 60
+    assert (theirs.model.shared.weight - before).abs().max() > 3e-4  # five updates of at most 1e-4
+    for name, weight in ours.state_dict().items():
+        torch.testing.assert_close(theirs.state_dict()[name], weight, rtol=0, atol=1e-7, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_a_peer_that_fails_says_why(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import train_speed
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    size = {"dim": 16, "ffn_dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    found = train_speed.measure(size, torch.device("cpu"), 200, 2, 1, False)
+    assert found["regard"] > 0 and found["torch.nn.Transformer"] > 0
+    for name in ("transformers Marian", "transformers Marian, Trainer"):
+        assert "transformers" in found[name]
+
+
 @pytest.fixture
 def scores(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))

@@ -219,6 +219,17 @@ def test_cached_exponentials(size: float) -> None:
     torch.testing.assert_close(shown.context.double(), expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize(("queries", "dropout"), [(cpu_additive.FEW + 1, 0.0), (2, 0.5)])
+def test_more_than_a_decoding_step_takes_the_keys_back(queries: int, dropout: float) -> None:
+    """The loops over many queries and those with dropout take b: a cache's e^{2b} must not reach them."""
+    score, (q, k, v) = problem(40)
+    options = {"score": score, "dropout": dropout, "seed": 3, "backend": "cpu_additive"}
+    with torch.no_grad():
+        expected = regard.attend(q[:, :, :queries], k, v, **options)
+        out = regard.attend(q[:, :, :queries], score.cached_keys(k), v, **options)
+    torch.testing.assert_close(out, expected, rtol=0, atol=2e-5)
+
+
 def test_decode_from_lowered_keys_has_gradients() -> None:
     score, (q, k, v) = problem(20, dtype=torch.float64)
     q = q[:, :, :2].requires_grad_()

@@ -6,19 +6,18 @@ import sys
 import pytest
 import torch
 import toy
+from commands import SOURCES, TARGETS
 
 import regard
 from regard import cli, decode, folder
 from regard.engine import TorchEngine
 from regard.interop.ctranslate2 import CTranslate2Engine, export, to_spec
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.search import Search
 from regard.text import EOS, UNK, Subwords
-from regard.translation import Search
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
-TEST = toy.pairs(60, seed=1)
-SOURCES, TARGETS, _ = (list(side) for side in zip(*TEST, strict=True))
 V = 24
 TOKENS = ["<pad>", "<s>", "</s>", "<unk>", *(f"t{i}" for i in range(4, V))]
 VARIANTS = {
@@ -139,13 +138,6 @@ def test_the_attention_shown_is_that_of_the_layer(changes, layer, head, tmp_path
 
 
 # --- a trained one, as people use it ---
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("toy") / "model"
-    toy.train(path)
-    return path
 
 
 @pytest.fixture(scope="module")

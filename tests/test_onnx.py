@@ -18,7 +18,8 @@ from torch import Tensor
 import regard
 from regard.kernels import blockwise
 from regard.mask import Causal, Dense, Lengths, Mask, Window
-from regard.score import Bias, Dot, Score, Softcap, rotate
+from regard.score import Bias, Dot, Score, Softcap
+from regard.score.rotary import rotate
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")

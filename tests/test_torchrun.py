@@ -1,17 +1,12 @@
 """Training on two real processes that torchrun starts: the same tokens per update, the same result as on one."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+import training
 
 from regard.store import read_tensors
-
-ROOT = Path(__file__).parent.parent
 
 TOY = """
 [data]
@@ -54,15 +49,8 @@ def data(tmp_path_factory):
 
 
 def train(folder, out, *arguments, launcher=()):
-    done = subprocess.run(
-        [sys.executable, *launcher, "-m", "regard.tasks.translation", "--config", "toy.toml", "--out", out, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
+    """The model's folder, and what was said."""
+    done = training.train(folder, "--out", out, *arguments, launcher=launcher)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / out, done.stderr
 

@@ -3,18 +3,16 @@
 import hashlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+import training
+from training import command, environment
 
 from regard.tasks.translation import main
-
-ROOT = Path(__file__).parent.parent
 
 TOY = """
 [data]
@@ -60,26 +58,9 @@ def data(tmp_path):
     return tmp_path
 
 
-def command(*arguments):
-    return [sys.executable, "-m", "regard.tasks.translation", "--config", "toy.toml", *arguments]
-
-
-def environment(**more):
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
-
-
 def train(folder, *arguments, limit=None):
-    """Runs to its end: (exit code, what it said)."""
-    done = subprocess.run(
-        command(*arguments),
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None,
-    )
+    """Exit code, and what was said."""
+    done = training.train(folder, *arguments, limit=limit)
     return done.returncode, done.stdout + done.stderr
 
 

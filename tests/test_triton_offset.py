@@ -25,6 +25,7 @@ import regard  # noqa: E402
 from regard.kernels import _dropout, _triton_offset, triton_offset  # noqa: E402, F401
 from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window  # noqa: E402
 from regard.score import Additive, ALiBi, Bias, Dot, Key, Location, Relative, Softcap, T5Bias  # noqa: E402
+from regard.terms import DotTerm, OffsetTerm, Problem, Terms  # noqa: E402
 
 if before is None:
     os.environ.pop("TRITON_INTERPRET", None)  # other tests must not plan for the interpreter
@@ -475,6 +476,18 @@ def test_memory_is_linear_in_the_length():
             return regard.plan(q, q, q, score=score, backend=NAME).memory_bytes
 
     assert needs(4096) == 2 * needs(2048)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dims", [8, 64, 96, 256])
+@pytest.mark.parametrize("dot", [True, False])
+def test_every_problem_has_a_configuration(dtype, dims, dot):
+    q, k, v = (torch.zeros(1, 1, n, dims, dtype=dtype) for n in (20, 300, 300))
+    terms = (*([DotTerm(q, 1.0, k)] if dot else []), OffsetTerm(torch.zeros(1, 1, 1, 9)))
+    problem = Problem(Terms(terms), v, 1, 20)
+    for kernel in ("forward", "keys", "queries"):
+        config = triton_offset.configure(kernel, problem)
+        assert config.q <= 32 and config.k <= 512 and config.warps in (4, 8)
 
 
 # --- on a GPU: the sizes it is made for ---

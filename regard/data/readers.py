@@ -81,8 +81,31 @@ class Files:
             )
 
 
+class _OneFile:
+    """A file with a pair per line."""
+
+    path: PathLike
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (Path(self.path),)
+
+    def rows(self) -> Iterator[Row]:
+        for number, line in enumerate(_lines(Path(self.path)), 1):
+            where = f"{self.path}:{number}"
+            text = _decoded(line, where)
+            yield text if isinstance(text, Bad) else self._row(text, where)
+
+    def _row(self, text: str, where: str) -> Row:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Tsv:
+class Tsv(_OneFile):
     """A file with a pair per line, in two columns between tabs.
 
     Every line must have ``width`` columns; by default, as many as it takes to reach the last one used, so that a tab
@@ -98,50 +121,21 @@ class Tsv:
         if len(set(self.columns)) != 2 or min(self.columns) < 0 or max(self.columns) >= (self.width or 2**31):
             raise ValueError(f"Tsv: expected two different columns, from 0, within the width; got {self.columns}")
 
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        return (Path(self.path),)
-
-    def rows(self) -> Iterator[Row]:
+    def _row(self, text: str, where: str) -> Row:
         width = self.width or max(self.columns) + 1
-        for number, line in enumerate(_lines(Path(self.path)), 1):
-            where = f"{self.path}:{number}"
-            text = _decoded(line, where)
-            if isinstance(text, Bad):
-                yield text
-                continue
-            cells = text.split("\t")
-            if len(cells) != width:
-                yield Bad(where, "wrong number of columns", f"expected {width}, got {len(cells)}")
-            else:
-                yield _pair(cells[self.columns[0]], cells[self.columns[1]], where, where)
+        cells = text.split("\t")
+        if len(cells) != width:
+            return Bad(where, "wrong number of columns", f"expected {width}, got {len(cells)}")
+        return _pair(cells[self.columns[0]], cells[self.columns[1]], where, where)
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLines(_OneFile):
     """A file with a JSON object per line that has both texts under these keys."""
 
     path: PathLike
     keys: tuple[str, str] = ("source", "target")
     weight: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        return (Path(self.path),)
-
-    def rows(self) -> Iterator[Row]:
-        for number, line in enumerate(_lines(Path(self.path)), 1):
-            where = f"{self.path}:{number}"
-            text = _decoded(line, where)
-            yield text if isinstance(text, Bad) else self._row(text, where)
 
     def _row(self, text: str, where: str) -> Row:
         try:

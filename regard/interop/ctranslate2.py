@@ -28,7 +28,7 @@ from regard.score import Dot
 from regard.text import BOS, EOS, PAD, UNK, Subwords
 
 if TYPE_CHECKING:
-    from regard.translation import Search
+    from regard.search import Search
 
 __all__ = ["CTranslate2Engine", "export", "to_spec"]
 

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from regard.kernels import _dense as dense
 from regard.kernels import _op
+from regard.kernels._additive import readable, refuses_terms
 from regard.kernels._threads import spread
 from regard.mask import Grid
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms, may_need_gradient, plain
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "cpu_additive"
 ROWS, BLOCK_Q = 4, 64
@@ -34,15 +35,11 @@ SMALLEST = {torch.float32: 2.0**-30, torch.float64: 2.0**-60}  # |u|: the least 
 
 
 def refuses(problem: Problem) -> str | None:
-    p, terms = problem, problem.terms
+    p = problem
     if p.device.type != "cpu":
         return f"it runs on a CPU, not on {p.device.type}"
-    if len(terms.tanhs) != 1:
-        return "the score has no tanh term"
-    if terms.dots or terms.cap is not None or terms.values is not None:
-        return "it adds no dot term, softcap or value offsets to the tanh term"
-    if len(terms.offsets) > 1 or len(terms.biases) > 1 or len(terms.keys) > 1:
-        return "it takes at most one offset, one bias and one key term"
+    if why := refuses_terms(problem.terms):
+        return why
     if not p.batch or not p.queries or not p.keys or not p.v.shape[-1]:
         return "the problem is empty"
     if p.rows is not None:
@@ -66,10 +63,7 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
-    (tanh,) = problem.terms.tanhs
-    if tanh.exponential and (not _is_decode(problem) or may_need_gradient(tanh.a, tanh.b, tanh.w, problem.v)):
-        problem = replace(problem, terms=plain(problem.terms))
-    return _op.run(NAME, problem)
+    return _op.run(NAME, readable(problem, exponentials=_is_decode(problem)))
 
 
 def _is_decode(p: Problem) -> bool:

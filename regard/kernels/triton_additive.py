@@ -48,10 +48,11 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _dropout, _op
+from regard.kernels._additive import readable, refuses_terms
 from regard.kernels._launch import launchers
 from regard.kernels._tanh_series import SERIES
 from regard.mask import And, Causal, Documents, Grid, Lengths, Mask, Prefix, Window
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms, may_need_gradient, plain
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "triton_additive"
 WORKSPACE = 256 * 2**20  # bytes of dS held at once
@@ -74,12 +75,8 @@ def refuses(problem: Problem) -> str | None:
     p, terms = problem, problem.terms
     if p.device.type != "cuda" and not (interpreted() and p.device.type == "cpu"):
         return f"it runs on a CUDA GPU, not on {p.device.type}"
-    if len(terms.tanhs) != 1:
-        return "the score has no tanh term"
-    if terms.dots or terms.cap is not None or terms.values is not None:
-        return "it adds no dot term, softcap or value offsets to the tanh term"
-    if len(terms.offsets) > 1 or len(terms.biases) > 1 or len(terms.keys) > 1:
-        return "it takes at most one offset, one bias and one key term"
+    if why := refuses_terms(terms):
+        return why
     if p.dtype == torch.float64:
         return "it computes in float32"
     if not p.batch or not p.queries or not p.keys or not p.v.shape[-1] or not terms.tanhs[0].a.shape[-1]:
@@ -114,10 +111,7 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
-    (tanh,) = problem.terms.tanhs
-    if tanh.exponential and (problem.queries > FEW or may_need_gradient(tanh.a, tanh.b, tanh.w, problem.v)):
-        problem = replace(problem, terms=plain(problem.terms))
-    return _op.run(NAME, problem)
+    return _op.run(NAME, readable(problem, exponentials=problem.queries <= FEW))
 
 
 # --- block sizes ---

@@ -210,11 +210,7 @@ class Config:
 # registers on a Hopper GPU.
 HALF = {
     "forward": ((64, Config(64, 128, 4, 3)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
-    "forward without dot": (
-        (64, Config(128, 128, 8, 3)),
-        (128, Config(128, 64, 8, 2)),
-        (LARGEST, Config(128, 32, 8, 2)),
-    ),
+    "no dot": ((64, Config(128, 128, 8, 3)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
     "keys": ((64, Config(64, 128, 8, 2)), (128, Config(32, 128, 8, 2)), (LARGEST, Config(32, 32, 4, 2))),
     "queries": ((64, Config(128, 64, 8, 2)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
 }

@@ -1,16 +1,11 @@
-"""What is asked of a translator, and what it answers."""
+"""How a translation is looked for: the options of a search, and running it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from dataclasses import dataclass, fields
+from typing import Any
 
 import regard.decode as decode
-from regard.text import Encoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,66 +71,3 @@ class Search:
         return decode.beam(
             model, memory, beams=self.beam, best=self.nbest, alpha=self.length_penalty, limits=limits, **options
         )
-
-
-class Translation(NamedTuple):
-    """One translation: its text, what it is ranked by, Σ log p, and if asked for, attention.
-
-    ``attention`` has a part for each sentence that the line was cut into, nearly always one.
-    """
-
-    text: str
-    score: float
-    log_prob: float
-    attention: tuple[Attended, ...] = ()
-
-
-class Attended(NamedTuple):
-    """Cross-attention of a pair: weights [layers, heads, T, S], end symbols included, and both sides in subwords.
-
-    Row t are the weights with which target token t was predicted.
-    """
-
-    weights: Tensor
-    source: Encoded
-    target: Encoded
-
-
-@dataclass
-class Output:
-    """What became of one line: translations, best first, or a problem; and a note, if something was done to it."""
-
-    translations: list[Translation] = field(default_factory=list)
-    problem: str = ""
-    note: str = ""
-
-    @property
-    def text(self) -> str:
-        """The best translation; "" for a line that could not be translated."""
-        return self.translations[0].text if self.translations else ""
-
-
-# The end of a sentence, with what closes it, and the white space after it.
-_END = re.compile(r"""(?:[.!?…]["'»”’)\]]*)(\s+)|(?<=[。！？])(\s*)""")
-
-
-def sentences(line: str) -> list[str]:
-    """A line cut after sentence ends."""
-    parts, start = [], 0
-    for match in _END.finditer(line):
-        parts.append(line[start : match.end()].strip())
-        start = match.end()
-    parts.append(line[start:].strip())
-    return [part for part in parts if part]
-
-
-def joined(parts: Sequence[Translation]) -> Translation:
-    """Sentences of one line as one translation; the score is their mean."""
-    if len(parts) == 1:
-        return parts[0]
-    return Translation(
-        " ".join(part.text for part in parts),
-        sum(part.score for part in parts) / len(parts),
-        sum(part.log_prob for part in parts),
-        tuple(shown for part in parts for shown in part.attention),
-    )

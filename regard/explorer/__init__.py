@@ -1,0 +1,22 @@
+"""The explorer's service: translations and what a model looked at, over HTTP, for the page and for other programs.
+
+``regard serve`` and ``regard explore`` start it. starlette and uvicorn are imported when it starts, not before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def start(models: list[str], **options: Any) -> None:
+    """Serves until it is told to stop; options are those of ``regard.explorer._server.start``."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f'the explorer needs {error.name}, which is not installed: pip install "regard[explore]"'
+        ) from error
+    from regard.explorer import _server
+
+    _server.start(models, **options)

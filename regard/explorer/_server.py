@@ -1,0 +1,178 @@
+"""From a command to a running server: a port, a browser, and a stop that lets what runs be finished."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from regard.explorer import _app, page
+from regard.explorer.limits import Limits
+from regard.explorer.models import Models
+from regard.explorer.security import App, Hosts, is_loopback
+
+PORT = 8000
+TRIES = 20  # ports after it, where it is taken
+
+
+def start(
+    models: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    device: str | None = None,
+    with_page: bool = True,
+    browser: bool = True,
+    allow_hosts: Sequence[str] = (),
+    limits: Limits | None = None,
+    say: Callable[[str], None],
+) -> None:
+    """Serves until SIGINT or SIGTERM. ``port`` None is 8000, or the next that is free; 0 is any that is free."""
+    limits = limits or Limits()
+    with contextlib.closing(listen(host, port)) as listener:
+        address = url(host, listener)
+        if not is_loopback(host):
+            say(
+                f"WARNING: on {host} everyone who can reach this machine over the network can use the service; there "
+                "is no password and no encryption"
+            )
+        loaded = Models.load(models, device)
+        files = page.files() if with_page else None
+        app = _app.make(loaded, hosts=Hosts(host, allow_hosts), limits=limits, files=files)
+        server = Server(app, limits)
+        if with_page and browser:
+            threading.Thread(target=_open, args=(server, address), daemon=True).start()
+        say(f"{'the explorer' if with_page else 'the service'} is at {address} (Ctrl-C stops it)")
+        asyncio.run(server.serve(sockets=[listener]))
+        say("stopped")
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket. Another port is taken only if none was asked for."""
+    wanted = [port] if port is not None else [*range(PORT, PORT + TRIES), 0]
+    for number in wanted:
+        try:
+            return _bound(host, number)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port is not None:
+                raise ValueError(f"cannot listen on {host}, port {number}: {error.strerror or error}") from error
+    raise AssertionError("port 0 is always free")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+        0
+    ]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(1024)  # at once: a port that is only bound could be taken by another
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url(host: str, listener: socket.socket) -> str:
+    """Where a browser on this machine finds it."""
+    port = listener.getsockname()[1]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
+
+
+def _open(server: Server, address: str) -> None:
+    if server.running.wait(60):
+        with contextlib.suppress(Exception):  # a machine without a browser still serves
+            webbrowser.open(address)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, ended by a signal with exit code 0, and with a time limit for headers."""
+
+    def __init__(self, app: App, limits: Limits) -> None:
+        self.running = threading.Event()
+
+        class Protocol(_Protocol):
+            patience = limits.header
+
+        super().__init__(
+            uvicorn.Config(
+                app,  # type: ignore[arg-type]
+                http=Protocol,
+                loop="asyncio",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=limits.connections,
+                timeout_keep_alive=round(limits.idle),
+                timeout_graceful_shutdown=round(limits.stop),
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.running.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's own, but a signal that was handled is not raised again: to be stopped is no failure."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Protocol(H11Protocol):
+    """A connection that is closed where the headers of a request do not come, or its refused body does not end."""
+
+    patience: float
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """An idle connection is closed; one whose answer is still not read is dropped with it."""
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(1.0, self.transport.abort)
+
+    def _watch(self) -> None:
+        waiting = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+        if not waiting:
+            self._unwatch()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.patience, self.transport.close)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,191 @@
+"""A line of requests before a thread that does the work, several alike at once.
+
+The line is bounded. Who gives up waiting is taken out of it, so the thread never works for nobody if it has not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.explorer.metrics import SECONDS, SIZES, Metrics
+
+Work = Callable[[Hashable, list[Any]], list[Any]]
+"""From requests with the same key to an answer each; an answer that is an exception is raised where it was asked."""
+
+logger = logging.getLogger("regard.explorer")
+
+
+class Busy(Exception):
+    """The line is full; try again after so many seconds."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"too many requests are waiting; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class Late(Exception):
+    """No answer in time; ``begun`` tells whether the work had begun."""
+
+    def __init__(self, seconds: float, begun: bool) -> None:
+        what = "the model took" if begun else "the request waited"
+        super().__init__(f"{what} more than {seconds:g} s; try again, or send a shorter text")
+        self.begun = begun
+
+
+class Closing(Exception):
+    """The service is being stopped."""
+
+
+@dataclass(eq=False)
+class _Job:
+    key: Hashable
+    item: Any
+    weight: int
+    answer: asyncio.Future[Any]
+    arrived: float = field(default_factory=time.monotonic)
+    begun: bool = False
+
+
+class Line:
+    """Runs ``work`` in one thread, on up to ``batch`` requests of one key and of ``weight`` together at most.
+
+    The first of a batch waits up to ``gather`` seconds for others; while the thread is busy they gather anyway.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        name: str,
+        limit: int,
+        metrics: Metrics,
+        batch: int = 1,
+        weight: int = 1,
+        gather: float = 0.0,
+    ) -> None:
+        self.name, self._work, self._limit, self._metrics = name, work, limit, metrics
+        self._batch, self._weight, self._gather = batch, weight, gather
+        self._jobs: deque[_Job] = deque()
+        self._arrived, self._full = asyncio.Event(), asyncio.Event()
+        self._closing, self._running = False, 0
+        self._seconds = 0.05  # that a request takes, a moving average
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"regard-{name}")
+        self._task: asyncio.Task[None] | None = None
+        metrics.gauge(f"{name}_waiting", lambda: len(self._jobs))
+        metrics.gauge(f"{name}_waiting_limit", lambda: limit)
+        metrics.gauge(f"{name}_running", lambda: self._running)
+
+    def open(self) -> None:
+        """Begins to work; called in a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._forever())
+
+    async def close(self) -> None:
+        """Takes nothing more, finishes what is being done, and stops."""
+        self._closing = True
+        while self._jobs:
+            self._refuse(self._jobs.popleft())
+        if self._task is not None:
+            self._arrived.set()
+            await self._task
+        self._thread.shutdown(wait=True)
+
+    async def ask(self, key: Hashable, item: Any, *, seconds: float, weight: int = 1) -> Any:
+        """The answer to one request; raises :class:`Busy`, :class:`Late` or :class:`Closing`."""
+        if self._closing:
+            raise Closing("the service is being stopped")
+        if len(self._jobs) >= self._limit:
+            raise Busy(max(1, min(30, round(self._seconds * len(self._jobs) + 0.5))))
+        job = _Job(key, item, weight, asyncio.get_running_loop().create_future())
+        self._jobs.append(job)
+        self._arrived.set()
+        if len(self._jobs) >= self._batch:
+            self._full.set()
+        try:
+            await asyncio.wait({job.answer}, timeout=seconds)
+            if not job.answer.done():
+                raise Late(seconds, job.begun)
+            return job.answer.result()
+        finally:  # also where the client has gone and this was cancelled
+            job.answer.cancel()
+            if not job.begun and job in self._jobs:
+                self._jobs.remove(job)
+                self._metrics.count(f"{self.name}_given_up")
+
+    # --- the worker's side ---
+
+    async def _forever(self) -> None:
+        while True:
+            await self._arrived.wait()
+            if self._closing:
+                return
+            await self._wait_for_others()
+            jobs = self._take()
+            if jobs:
+                await self._run(jobs)
+            if not self._jobs and not self._closing:
+                self._arrived.clear()
+
+    async def _wait_for_others(self) -> None:
+        if not self._jobs or len(self._jobs) >= self._batch:
+            return
+        left = self._jobs[0].arrived + self._gather - time.monotonic()
+        if left > 0:
+            self._full.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._full.wait(), left)
+
+    def _take(self) -> list[_Job]:
+        """The first in the line, and those behind it that can be done with it."""
+        taken: list[_Job] = []
+        weight = 0
+        for job in self._jobs:
+            if taken and (job.key != taken[0].key or weight + job.weight > self._weight):
+                continue
+            taken.append(job)
+            weight += job.weight
+            if len(taken) == self._batch:
+                break
+        for job in taken:
+            self._jobs.remove(job)
+            job.begun = True
+        return taken
+
+    async def _run(self, jobs: list[_Job]) -> None:
+        start, self._running = time.monotonic(), len(jobs)
+        answers = await self._answers(jobs)
+        self._running = 0
+        seconds = time.monotonic() - start
+        self._seconds += 0.1 * (seconds / len(jobs) - self._seconds)
+        self._metrics.observe(f"{self.name}_batch_requests", len(jobs), SIZES)
+        self._metrics.observe(f"{self.name}_batch_seconds", seconds, SECONDS)
+        for job, answer in zip(jobs, answers, strict=True):
+            if job.answer.done():  # nobody waits any more
+                continue
+            if isinstance(answer, Exception):
+                job.answer.set_exception(answer)
+            else:
+                job.answer.set_result(answer)
+
+    async def _answers(self, jobs: list[_Job]) -> list[Any]:
+        """A batch that fails as a whole is done again one by one, so that a request spoils none but itself."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, self._work, jobs[0].key, [job.item for job in jobs])
+        except Exception as error:
+            if len(jobs) == 1:
+                return [error]
+            logger.warning("a batch of %d failed and is done one by one: %r", len(jobs), error)
+            return [(await self._answers([job]))[0] for job in jobs]
+
+    @staticmethod
+    def _refuse(job: _Job) -> None:
+        if not job.answer.done():
+            job.answer.set_exception(Closing("the service is being stopped"))

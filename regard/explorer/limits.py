@@ -1,0 +1,32 @@
+"""How much the service takes on: sizes, times and numbers at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Every limit has one place. Times are in seconds."""
+
+    characters: int = 2_000  # of a text
+    words: int = 300  # of a text; word weights are as many times those of the translation
+    bytes: int = 65_536  # of a request's body; a character takes up to twelve in JSON
+    beam: int = 8
+    side: int = 512  # rows and columns of a tile
+
+    queue: int = 128  # requests that wait for the model; one more is answered with 429
+    batch: int = 32  # requests translated together
+    batch_characters: int = 4_000  # characters translated together
+    gather: float = 0.008  # how long the first of a batch waits for others
+    views: int = 256  # requests for rows, tiles and steps that wait
+
+    answer: float = 30.0  # until a request has its answer
+    header: float = 10.0  # until a request's headers are there
+    body: float = 10.0  # until its body is there
+    idle: float = 15.0  # how long a connection without a request is kept
+    stop: float = 15.0  # how long requests may still run when the service is stopped
+    connections: int = 900
+
+    traces: int = 64  # sentences kept for rows, tiles and steps
+    trace_bytes: int = 512 * 2**20  # memory that they may take together

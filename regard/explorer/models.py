@@ -1,0 +1,137 @@
+"""The models that are served, by name, and what they do with a batch of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from regard.explorer import view
+from regard.explorer.schema import Invalid
+from regard.explorer.sides import alignment, placed, source_side, target_side
+from regard.output import Output, sentences
+from regard.translator import Translator, load
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to translate; with ``trace`` also to be recorded, with ``target`` to be recorded instead."""
+
+    text: str
+    trace: bool = False
+    target: str | None = None
+
+
+class Recorded(NamedTuple):
+    """The answer to a request for a trace, and what is kept for rows, tiles and steps."""
+
+    answer: dict[str, Any]
+    kept: view.Recording
+
+
+class Models:
+    """Translators by name; the first is the default. Every model is run once, so that the first request is quick."""
+
+    def __init__(self, translators: Iterable[Translator]) -> None:
+        self._known: dict[str, Translator] = {}
+        for translator in translators:
+            self._known[_free(translator.name, self._known)] = translator
+        self._kinds = {name: view.record(each, "a", "a").kinds() for name, each in self._known.items()}
+
+    @classmethod
+    def load(cls, names: Iterable[str], device: str | None = None) -> Models:
+        """Model folders, or names of bundled models."""
+        return cls(load(name, device=device) for name in names)
+
+    def name(self, wanted: str | None) -> str:
+        """The name of the model that is meant."""
+        if wanted is None:
+            return next(iter(self._known))
+        if wanted not in self._known:
+            raise Invalid(f"model: there is no {wanted[:60]!r}; there are {', '.join(self._known)}")
+        return wanted
+
+    def described(self) -> list[dict[str, Any]]:
+        """What /api/models tells of each."""
+        return [
+            {
+                "name": name,
+                "architecture": type(each.model).__name__,
+                "parameters": sum(p.numel() for p in each.model.parameters()),
+                "default": i == 0,
+                "kinds": self._kinds[name],
+                "limit": each.limit,
+            }
+            for i, (name, each) in enumerate(self._known.items())
+        ]
+
+    def run(self, key: Any, requests: list[Request]) -> list[dict[str, Any] | Recorded | Invalid]:
+        """What becomes of texts for one model and beam; ``key`` is (name, beam)."""
+        name, beam = key
+        translator = self._known[name]
+        outputs = self._translated(translator, requests, beam)
+        return [
+            self._answer(name, translator, request, output) for request, output in zip(requests, outputs, strict=True)
+        ]
+
+    @staticmethod
+    def _translated(translator: Translator, requests: Sequence[Request], beam: int) -> list[Output]:
+        """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
+
+        What cannot be traced is not translated either: :func:`view.record` tells why.
+        """
+        outputs = [Output() for _ in requests]
+        for trace in (False, True):
+            chosen = [i for i, r in enumerate(requests) if r.trace == trace and _to_translate(translator, r)]
+            if chosen:
+                texts = [requests[i].text for i in chosen]
+                found = translator.outputs(texts, beam=beam, attention=not trace)
+                for i, output in zip(chosen, found, strict=True):
+                    outputs[i] = output
+        return outputs
+
+    def _answer(
+        self, name: str, translator: Translator, request: Request, output: Output
+    ) -> dict[str, Any] | Recorded | Invalid:
+        if output.problem:
+            return Invalid(f"text: {output.problem}")
+        try:
+            if not request.trace:
+                return {**_translation(translator, request.text, output), "model": name}
+            target = output.text if request.target is None else request.target
+            kept = view.record(translator, request.text, target, own=request.target is None)
+            return Recorded({**kept.described(), "translation": target, "model": name, "note": output.note}, kept)
+        except Invalid as problem:  # the others of the batch have their answers
+            return problem
+
+
+def _to_translate(translator: Translator, request: Request) -> bool:
+    if request.target is not None:
+        return False
+    return not request.trace or 0 < len(translator.subwords.encode(request.text).ids) <= translator.limit
+
+
+def _translation(translator: Translator, text: str, output: Output) -> dict[str, Any]:
+    """A translation with both sides and its word links; a text may have been cut into sentences."""
+    found = output.translations[0]
+    sources, targets = ([getattr(shown, side) for shown in found.attention] for side in ("source", "target"))
+    whole = len(sources) == 1 and len(sources[0].ids) == len(translator.subwords.encode(text).ids)
+    read = [text] if whole else sentences(text)
+    written = [found.text] if len(targets) == 1 else [translator.subwords.decode(target.ids) for target in targets]
+    layers = found.attention[0].weights.shape[0] if found.attention else 1
+    return {
+        "translation": found.text,
+        "source": source_side(text, placed(text, read[: len(sources)], sources)),
+        "target": target_side(found.text, placed(found.text, written, targets)),
+        "alignment": alignment(translator.word_weights(found), translator.look(layers)),
+        "note": output.note,
+    }
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """The name, or with a number behind it where it is taken."""
+    taken, wanted, number = set(taken), name, 1
+    while wanted in taken:
+        number += 1
+        wanted = f"{name}-{number}"
+    return wanted

@@ -1,0 +1,129 @@
+"""Who may ask: only pages of this server, under the names it answers to; and what browsers are told about answers.
+
+A page of another site could otherwise reach a server on this machine: with a name of its own that it makes point to
+127.0.0.1 (DNS rebinding: the Host header tells), or with requests across sites (Origin and Sec-Fetch-Site tell).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from regard.explorer.metrics import SECONDS, Metrics
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Hosts:
+    """The names that the server answers to.
+
+    >>> hosts = Hosts("127.0.0.1", ["box.lan"])
+    >>> [hosts.allows(name) for name in ("localhost:8000", "[::1]:80", "BOX.lan", "evil.example", "10.0.0.1")]
+    [True, True, True, False, False]
+    """
+
+    def __init__(self, host: str, extra: Iterable[str] = ()) -> None:
+        self.names = {*LOOPBACK, host.strip("[]").lower(), *(name.strip("[]").lower() for name in extra)}
+        # An address is no name that somebody else could make point here.
+        self.any_address = not is_loopback(host)
+
+    def allows(self, header: str) -> bool:
+        """Whether a Host header has one of the names; the port does not matter."""
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", header)
+        if not match:
+            return False
+        name = match[1].strip("[]").lower().rstrip(".")
+        return name in self.names or (self.any_address and _is_address(name))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+        return True
+    except ValueError:
+        return False
+
+
+class Gate:
+    """Around the application: refuses, adds headers, and counts."""
+
+    def __init__(self, app: App, *, hosts: Hosts, metrics: Metrics) -> None:
+        self._app, self._hosts, self._metrics = app, hosts, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, start = "gone", time.monotonic()
+
+        async def guarded(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+                message["headers"] = [*message["headers"], *_headers(scope["path"])]
+            await send(message)
+
+        try:
+            if problem := self.refuses(scope):
+                await _refuse(guarded, problem)
+            else:
+                await self._app(scope, receive, guarded)
+        finally:
+            route = scope.get("operation", "other")
+            self._metrics.count("requests", route=route, status=status)
+            self._metrics.observe("request_seconds", time.monotonic() - start, SECONDS, route=route)
+
+    def refuses(self, scope: Scope) -> str | None:
+        """Why a request is not answered, or None."""
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        host = headers.get(b"host", [])
+        if len(host) != 1 or not self._hosts.allows(host[0]):
+            return "this server does not answer to that name; `--allow-host NAME` adds one"
+        site = headers.get(b"sec-fetch-site", ["none"])
+        navigates = scope["path"] == "/" and scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == ["navigate"]
+        if any(value not in ("same-origin", "none") for value in site) and not navigates:
+            return "only the explorer's own page may ask; this comes from another site"
+        own = {f"{scheme}://{host[0].lower()}" for scheme in ("http", "https")}
+        if any(value.lower() not in own for value in headers.get(b"origin", [])):
+            return "only the explorer's own page may ask; this comes from another origin"
+        return None
+
+
+def _headers(path: str) -> list[tuple[bytes, bytes]]:
+    headers = HEADERS | ({"cache-control": "no-store"} if path.startswith("/api/") else {})
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+async def _refuse(send: Send, problem: str) -> None:
+    body = json.dumps({"error": problem}).encode()
+    kind, size = (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": 403, "headers": [kind, size]})
+    await send({"type": "http.response.body", "body": body})

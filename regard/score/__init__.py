@@ -1,0 +1,37 @@
+"""The scores: how well a query aligns with a key.
+
+Every score is a small module with three faces:
+
+- ``score(q, k, offset)``: the dense textbook matrix E, [..., heads, L, S]. It is the specification.
+- ``score.queries(q, offset)`` and ``score.keys(k, start)``: the two halves of its lowering
+  (:mod:`regard.terms`). The key half depends on the keys alone, so a cache computes it once per key.
+
+Shapes: q [..., H, L, Dq], k [..., K, S, Dk] with H a multiple of K. Key j is at position ``start + j``
+(``start`` is 0 outside a cache), query i at ``offset + i``; ``offset`` is an int or one per batch item.
+"""
+
+from regard.score.base import Score
+from regard.score.biases import Bias, Key
+from regard.score.combine import PerHead, Softcap, Sum
+from regard.score.pairs import Additive, Bilinear, Cosine, Dot, General
+from regard.score.positions import ALiBi, Location, Relative, T5Bias
+from regard.score.rotary import Rotary
+
+__all__ = [
+    "ALiBi",
+    "Additive",
+    "Bias",
+    "Bilinear",
+    "Cosine",
+    "Dot",
+    "General",
+    "Key",
+    "Location",
+    "PerHead",
+    "Relative",
+    "Rotary",
+    "Score",
+    "Softcap",
+    "Sum",
+    "T5Bias",
+]

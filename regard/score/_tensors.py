@@ -1,0 +1,64 @@
+"""What the formulas are made of. Shapes as in :mod:`regard.score`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def grouped(k: Tensor, q: Tensor) -> Tensor:
+    """Repeat key heads so that every query head has its own."""
+    group = q.shape[-3] // k.shape[-3]
+    return k if group == 1 else k.repeat_interleave(group, -3)
+
+
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ with one W for all heads, [out, in], or one per head, [heads, out, in]."""
+    return x @ weight.to(x.dtype).mT
+
+
+def query_table(q: Tensor, r: Tensor, scale: float) -> Tensor:
+    """scale · q_i·r, a number per query and relative position, [..., L, R].
+
+    Scaling r is less work than scaling the table. On a GPU products of half types are fast only into rows of whole 16
+    bytes, and R is odd: there a few zeros are computed and left out.
+    """
+    r = r * scale
+    entries = r.shape[-2]
+    if q.is_cuda and q.element_size() == 2:
+        r = F.pad(r, (0, 0, 0, -entries % 8))
+    table = project(q, r)
+    return table if r.shape[-2] == entries else table[..., :entries]
+
+
+def headed(weight: Tensor, dims: int) -> Tensor:
+    """Give a parameter of ``dims`` dims per head its leading [1, H|1]."""
+    return weight[None] if weight.ndim > dims else weight[None, None]
+
+
+def positions(length: int, start: int | Tensor, device: torch.device) -> Tensor:
+    """start + 0, 1, …: [L], or [B, 1, L] for one start per batch item."""
+    index = torch.arange(length, device=device)
+    if isinstance(start, Tensor) and start.ndim:
+        return index + start.to(device)[..., None, None]
+    return index + start
+
+
+def distances(q: Tensor, keys: int, offset: int | Tensor) -> Tensor:
+    """δ_ij = j − position(i), [L, S] or [B, 1, L, S]."""
+    return torch.arange(keys, device=q.device) - positions(q.shape[-2], offset, q.device)[..., None]
+
+
+def look_up(table: Tensor, distance: Tensor) -> Tensor:
+    """table_i[clip(δ_ij)] for a table per query, [..., L, R]."""
+    reach = table.shape[-1] // 2
+    index = distance.clamp(-reach, reach) + reach
+    return table.gather(-1, index.expand(*table.shape[:-1], index.shape[-1]))
+
+
+def glorot_(weight: Tensor) -> None:
+    bound = math.sqrt(6 / (weight.shape[-1] + weight.shape[-2]))
+    nn.init.uniform_(weight, -bound, bound)

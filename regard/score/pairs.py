@@ -1,0 +1,253 @@
+"""Scores of a query and a key: their vectors meet in a dot product or under a tanh."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard.score._checks import check_finite, check_fit, check_positive, check_same_dims, parameter_sets
+from regard.score._tensors import glorot_, grouped, headed, project
+from regard.score.base import Score
+from regard.terms import DotTerm, Keys, Queries, TanhTerm
+
+
+class Dot(Score):
+    """e_ij = q_i·k_j · scale, by default 1/√d (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
+
+    >>> q, k = torch.tensor([[[0.2, 0.1]]]), torch.tensor([[[0.3, 0.4]]])
+    >>> round(Dot(scale=1.0)(q, k).item(), 4)
+    0.1
+    """
+
+    positional = False
+    dot_shaped = pair_shaped = True
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = None if scale is None else check_finite("Dot", "scale", scale)
+
+    def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
+        return q @ grouped(k, q).mT * self._scale(q)
+
+    def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
+        return Queries((DotTerm(q, self._scale(q)),))
+
+    def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return Keys((k,))
+
+    def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
+        check_same_dims("Dot", query_dim, key_dim)
+
+    def _scale(self, q: Tensor) -> float:
+        return 1 / math.sqrt(max(q.shape[-1], 1)) if self.scale is None else self.scale
+
+    def extra_repr(self) -> str:
+        return "" if self.scale is None else f"scale={self.scale}"
+
+
+class Additive(Score):
+    """e_ij = vᵀ tanh(W q_i + U k_j) (Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473).
+
+    Luong's "concat" is the same formula with [W; U] written as one matrix.
+
+    The paper starts W, U at N(0, 0.001²) and v at zero (``init="paper"``): the first weights are then uniform and
+    no gradient reaches W and U until v has moved. The default is Glorot's uniform, as later toolkits chose.
+
+    Half types on a GPU are computed by a short sine series of tanh, several times as fast, with an error that
+    ``regard.plan`` states; ``form="exact"`` asks for tanh itself, ``form="series"`` says that the series will do (what
+    has none, a CPU or float32, is computed exactly). ``"auto"`` takes the series where it is no worse than the type.
+    """
+
+    positional = False
+    pair_shaped = True
+
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        hidden_dim: int,
+        *,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        init: str = "glorot",
+        form: str = "auto",
+    ) -> None:
+        super().__init__()
+        query_dim, key_dim, hidden_dim = check_positive(
+            "Additive", query_dim=query_dim, key_dim=key_dim, hidden_dim=hidden_dim
+        )
+        if init not in ("glorot", "paper"):
+            raise ValueError(f"Additive: init must be 'glorot' or 'paper', got {init!r}")
+        if form not in ("auto", "exact", "series"):
+            raise ValueError(f"Additive: form must be 'auto', 'exact' or 'series', got {form!r}")
+        sets, key_sets = parameter_sets("Additive", heads, kv_heads)
+        self.init, self.form = init, form
+        self.W = nn.Parameter(torch.empty(*sets, hidden_dim, query_dim))
+        self.U = nn.Parameter(torch.empty(*key_sets, hidden_dim, key_dim))
+        self.v = nn.Parameter(torch.empty(*sets, hidden_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.init == "paper":
+            nn.init.normal_(self.W, std=0.001)
+            nn.init.normal_(self.U, std=0.001)
+            nn.init.zeros_(self.v)
+        else:
+            glorot_(self.W)
+            glorot_(self.U)
+            glorot_(self.v.unsqueeze(-2))
+
+    def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
+        a, b = project(q, self.W), grouped(project(k, self.U), q)
+        v = self.v.to(q.dtype)
+        return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * v[..., None, None, :]).sum(-1)
+
+    def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
+        return Queries((TanhTerm(project(q, self.W), headed(self.v, 1).to(q.dtype), form=self.form),))
+
+    def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return Keys((project(k, self.U),))
+
+    def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        """e^{2 U k}, once per key; a number beyond ±43 (±350 in float64) counts as that. Half types keep U k."""
+        b = project(k, self.U)
+        limit = {torch.float32: 43.0, torch.float64: 350.0}.get(b.dtype)
+        return Keys((b,)) if limit is None else Keys((torch.exp(2 * b.clamp(-limit, limit)),), exponential=True)
+
+    def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
+        check_fit("Additive", "query", self.W, heads, query_dim)
+        check_fit("Additive", "key", self.U, kv_heads, key_dim)
+
+
+class General(Score):
+    """e_ij = q_iᵀ W k_j (Luong et al. 2015, https://arxiv.org/abs/1508.04025), W uniform in ±0.1 as there."""
+
+    positional = False
+    dot_shaped = pair_shaped = True
+
+    def __init__(
+        self, query_dim: int, key_dim: int, *, heads: int | None = None, kv_heads: int | None = None, scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        query_dim, key_dim = check_positive("General", query_dim=query_dim, key_dim=key_dim)
+        sets, _ = parameter_sets("General", heads, kv_heads)
+        self.scale = check_finite("General", "scale", scale)
+        self.W = nn.Parameter(torch.empty(*sets, query_dim, key_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.W, -0.1, 0.1)
+
+    def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
+        return q @ self.W.to(q.dtype) @ grouped(k, q).mT * self.scale
+
+    def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
+        return Queries((DotTerm(q @ self.W.to(q.dtype), self.scale),))
+
+    def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return Keys((k,))
+
+    def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
+        check_fit("General", "query", self.W.mT, heads, query_dim)
+        if key_dim is not None and key_dim != self.W.shape[-1]:
+            raise ValueError(f"General was made for key_dim={self.W.shape[-1]}, got keys with {key_dim} dims")
+
+
+class Bilinear(Score):
+    """e_ij = (W_q q_i)ᵀ(W_k k_j), a General of low rank; ``shared=True`` uses one W for both sides.
+
+    With grouped-query heads and ``shared=True`` there is one W per key/value head, used by its whole group.
+    Glorot's uniform, as multi-head projections are commonly started.
+    """
+
+    positional = False
+    dot_shaped = pair_shaped = True
+
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        rank: int,
+        shared: bool = False,
+        *,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        query_dim, key_dim, rank = check_positive("Bilinear", query_dim=query_dim, key_dim=key_dim, rank=rank)
+        if shared and query_dim != key_dim:
+            raise ValueError(f"Bilinear: shared=True needs equal dims, got query_dim={query_dim}, key_dim={key_dim}")
+        sets, key_sets = parameter_sets("Bilinear", heads, kv_heads)
+        self.scale = check_finite("Bilinear", "scale", scale)
+        self.Wk = nn.Parameter(torch.empty(*key_sets, rank, key_dim))
+        self.Wq = None if shared else nn.Parameter(torch.empty(*sets, rank, query_dim))
+        self.heads = heads
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        glorot_(self.Wk)
+        if self.Wq is not None:
+            glorot_(self.Wq)
+
+    def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
+        return project(q, self._query_weight()) @ grouped(project(k, self.Wk), q).mT * self.scale
+
+    def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
+        return Queries((DotTerm(project(q, self._query_weight()), self.scale),))
+
+    def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return Keys((project(k, self.Wk),))
+
+    def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
+        check_fit("Bilinear", "query", self._query_weight(), heads, query_dim)
+        check_fit("Bilinear", "key", self.Wk, kv_heads, key_dim)
+
+    def _query_weight(self) -> Tensor:
+        if self.Wq is not None:
+            return self.Wq
+        if self.heads is None:
+            return self.Wk
+        return self.Wk.repeat_interleave(self.heads // self.Wk.shape[0], 0)
+
+
+class Cosine(Score):
+    """e_ij = τ_h · cos(q_i, k_j) with a learned temperature (Liu et al. 2022, Swin V2, https://arxiv.org/abs/2111.09883).
+
+    τ = exp(log_scale), started at 10 and kept at most ``max_scale``, as in that paper.
+    """
+
+    positional = False
+    dot_shaped = pair_shaped = True
+
+    def __init__(
+        self, scale: float = 10.0, *, heads: int | None = None, max_scale: float = 100.0, eps: float = 1e-6
+    ) -> None:
+        super().__init__()
+        if not 0 < check_finite("Cosine", "scale", scale) <= max_scale:
+            raise ValueError(f"Cosine: scale must be positive and at most max_scale={max_scale}, got {scale}")
+        sets, _ = parameter_sets("Cosine", heads, None)
+        self.max_scale, self.eps = check_finite("Cosine", "max_scale", max_scale), eps
+        self.log_scale = nn.Parameter(torch.full(sets or (1,), math.log(scale)))
+
+    def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
+        return self._unit(q) @ grouped(self._unit(k), q).mT * self._scale().to(q.dtype)[:, None, None]
+
+    def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
+        return Queries((DotTerm(self._unit(q), self._scale()),))
+
+    def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        return Keys((self._unit(k),))
+
+    def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
+        check_same_dims("Cosine", query_dim, key_dim)
+        if self.log_scale.shape[0] not in (1, heads):
+            raise ValueError(f"Cosine was made for heads={self.log_scale.shape[0]}, got {heads} query heads")
+
+    def _scale(self) -> Tensor:
+        return self.log_scale.clamp(max=math.log(self.max_scale)).exp()
+
+    def _unit(self, x: Tensor) -> Tensor:
+        return nn.functional.normalize(x, dim=-1, eps=self.eps)

@@ -1,0 +1,135 @@
+"""The Translator that regard.load gives: the library behind the commands."""
+
+import math
+
+import pytest
+import torch
+import toy
+from commands import GOLD, PAIRS, SOURCES, TARGETS
+
+import regard
+from regard import align
+from regard.translator import Translator
+
+# --- the library ---
+
+
+def test_a_translator(translator):
+    assert translator.translate(SOURCES[0]) == TARGETS[0]
+    assert translator.translate(SOURCES[:4], beam=1, batch_tokens=1) == TARGETS[:4]
+    assert translator.translate([]) == [] and translator.translate("  ") == ""
+    assert "Transformer" in repr(translator)
+
+
+def test_one_prefix_each(translator):
+    found = translator.translate(SOURCES[:2], prefix=["le chien", "un chat"])
+    assert found[0].startswith("le chien") and found[1].startswith("un chat")
+    with pytest.raises(ValueError, match="one for each of 2 lines; got 1"):
+        translator.translate(SOURCES[:2], prefix=["le"])
+
+
+def test_scores_are_the_model_s_own(translator):
+    """Σ log p by hand, one pair at a time."""
+    model, subwords = translator.model, translator.subwords
+    for (source, target), found in zip(PAIRS[:3], translator.score(PAIRS[:3]), strict=True):
+        ids = [*subwords.encode(target).ids, model.eos_id]
+        logits = model(
+            torch.tensor([[*subwords.encode(source).ids, model.eos_id]]), torch.tensor([[model.bos_id, *ids[:-1]]])
+        )
+        by_hand = sum(logits.log_softmax(-1)[0, t, i].item() for t, i in enumerate(ids))
+        assert found == pytest.approx(by_hand, abs=1e-4) and found < 0
+    assert translator.score([("the dog", "chat chat")])[0] < translator.score([("the dog", "le chien")])[0]
+
+
+def test_a_search_s_score_is_the_forced_one(translator):
+    (found,) = translator.outputs(SOURCES[:1], length_penalty=0.5)
+    best = found.translations[0]
+    assert best.log_prob == pytest.approx(translator.score([(SOURCES[0], best.text)])[0], abs=1e-4)
+    length = len(translator.subwords.encode(best.text).ids) + 1
+    assert best.score == pytest.approx(best.log_prob / math.sqrt(length), abs=1e-4)
+
+
+def test_word_alignments(translator):
+    found = translator.align(PAIRS)
+    assert align.quality(found, [align.parse(line) for line in GOLD]).aer < 0.15
+    output = translator.outputs(SOURCES[:1], attention=True)[0].translations[0]
+    weights = translator.word_weights(output)
+    assert weights.shape == (len(TARGETS[0].split()), len(SOURCES[0].split()))
+    assert align.links(weights) == found[0]
+
+
+def test_a_paragraph_is_cut_with_a_warning(translator):
+    with pytest.warns(UserWarning, match="translated as 40 sentences"):
+        assert translator.translate(" ".join(SOURCES[:40])) == " ".join(TARGETS[:40])
+    with pytest.raises(ValueError, match=r"line 2: .* without a sentence end"):
+        translator.translate(["the", "word " * 10_000])
+
+
+def test_a_model_s_own_limit(tmp_path):
+    toy.train(tmp_path / "m", updates=1, max_length=12)
+    translator = regard.load(tmp_path / "m")
+    assert translator.limit == 11
+    assert isinstance(translator.translate("dog " * 5), str)
+    with pytest.raises(ValueError, match="the most is 11"):
+        translator.translate("dog " * 50)
+
+
+def test_nothing_but_lines_comes_out(translator):
+    """Subwords with a line end in them, special and extra ones are never written."""
+    banned = [translator.subwords.token(i) for i in translator._ban]
+    assert "\n" in banned and "<unk>" in banned
+    assert not any("\n" in translator.translate(SOURCES[0], sample=True, temperature=50.0, seed=s) for s in range(20))
+
+
+def test_an_ended_line_stays_one(tmp_path):
+    from regard.lines import Writer
+
+    with Writer(tmp_path / "x") as writer:
+        writer.write(["a\nb\rc", "d"])
+    assert (tmp_path / "x").read_text() == "a b c\nd\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"beam": 0}, "beam=0"),
+        ({"nbest": 6}, "make beam at least nbest"),
+        ({"top_k": 3}, "add sample=True"),
+        ({"min_length": -1}, "minimum"),
+        ({"batch_tokens": 0}, "at least 1"),
+    ],
+)
+def test_a_translator_refuses(translator, options, says):
+    with pytest.raises(ValueError, match=says):
+        translator.translate("x", **options)
+
+
+def test_a_translator_knows_its_options(translator):
+    with pytest.raises(TypeError, match="unknown option beams; there are beam, nbest"):
+        translator.translate("x", beams=3)
+    with pytest.raises(TypeError, match="expected lines of text, got int"):
+        translator.translate([3])
+
+
+def test_sentence_ends():
+    from regard.output import sentences
+
+    assert sentences("One. Two! “Three?” Four… 3.14 is pi") == ["One.", "Two!", "“Three?”", "Four…", "3.14 is pi"]
+    assert sentences("一。二！三") == ["一。", "二！", "三"]
+    assert sentences("") == []
+
+
+def test_batches_hold_similar_lengths_within_their_room():
+    from regard.translator import _batches
+
+    lengths = [3, 50, 4, 5, 3, 49, 200]
+    batches = _batches(lengths, 102)
+    assert batches == [[6], [1, 5], [3, 2, 0, 4]]
+    assert sorted(i for batch in batches for i in batch) == list(range(7))
+
+
+# --- what starting costs ---
+
+
+def test_a_translator_is_public():
+    assert regard.load and Translator.__doc__

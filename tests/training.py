@@ -1,0 +1,31 @@
+"""Training by toy.toml in a process of its own, as people start it."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def command(*arguments, launcher=()):
+    return [sys.executable, *launcher, "-m", "regard.tasks.translation", "--config", "toy.toml", *arguments]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def train(folder, *arguments, launcher=(), limit=None):
+    """Runs to its end; no file may become larger than ``limit`` bytes."""
+    return subprocess.run(
+        command(*arguments, launcher=launcher),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None,
+    )
