@@ -234,11 +234,8 @@ def test_tiles_of_a_mean_and_of_a_recurrent_decoder_are_cut_alike(client, folder
     whole = recorded(regard.load(folders[1], device="cpu")).weights(0, None, kind="cross", call=None).mean(0)
     path = f"/api/trace/{answer['id']}/tile?kind=cross&head=mean&height=5&width=3&pool=sum"
     small = tile(client, path)
-    bounds = [[-(-i * n // count) for i in range(count + 1)] for n, count in zip(whole.shape, (5, 3), strict=True)]
-    right = [
-        [whole[a:b, c:d].sum() for c, d in zip(bounds[1], bounds[1][1:], strict=False)]
-        for a, b in zip(bounds[0], bounds[0][1:], strict=False)
-    ]
+    cells = [-(-n // count) for n, count in zip(whole.shape, (5, 3), strict=True)]
+    right = [[c.sum() for c in r.split(cells[1], dim=1)] for r in whole.split(cells[0])]
     np.testing.assert_allclose(small, right, rtol=1e-5)
 
 

@@ -138,8 +138,9 @@ class Service:
     async def tile(self, arguments: Arguments) -> Response:
         limit = self._limits.side
         tile = await self._view(arguments, lambda kept: kept.tile(**arguments, limit=limit))
-        shape = {"x-regard-shape": f"{tile.shape[0]},{tile.shape[1]}"}
-        return Response(tile.astype("<f4").tobytes(), media_type=api.BINARY, headers=shape)
+        height, width = tile.values.shape
+        shape = {"x-regard-shape": f"{height},{width}", "x-regard-exact": "exact" if tile.exact else "sampled"}
+        return Response(tile.values.astype("<f4").tobytes(), media_type=api.BINARY, headers=shape)
 
     async def _view(self, arguments: Arguments, read: Callable[[view.Recording], Any]) -> Any:
         kept = self._traces.get(arguments.pop("id"))

@@ -79,7 +79,17 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "Word": _object(**span),
         "Token": _object(**span, word={"type": "integer", "description": "index into words; -1 for none"}),
         "Side": _object(text=_TEXT, tokens=_many(_ref("Token")), words=_many(_ref("Word"))),
-        "Kind": _object(kind=_KIND, layers=_INTEGER, heads=_INTEGER, rows=_SIDE, columns=_SIDE, score=_TEXT),
+        "Kind": _object(
+            ("queries", "keys"),
+            kind=_KIND,
+            layers=_INTEGER,
+            heads=_INTEGER,
+            rows=_SIDE,
+            columns=_SIDE,
+            score=_TEXT,
+            queries={"type": "integer", "description": "rows of its matrices; of a trace, not of a model"},
+            keys=_INTEGER,
+        ),
         "Model": _object(
             name=_TEXT,
             architecture=_TEXT,
@@ -106,7 +116,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             model=model,
             beam=beam,
         ),
-        "Trace": _object(id=_TEXT, kinds=_many(_ref("Kind")), **answered),
+        "Trace": _object(id=_TEXT, name=_TEXT, kinds=_many(_ref("Kind")), **answered),
         "Row": _object(
             values=_VECTOR,
             query=_INTEGER,

@@ -8,7 +8,7 @@ Shapes: B batch, H query heads, K key/value heads, L queries, S keys, D dims, E 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -136,7 +136,17 @@ class Call:
     def weights(self, head: int, item: int, rows: Tensor, columns: slice | None = None) -> Tensor:
         """softmax(E), [rows, columns]."""
         parts = [w for _, w in self.weight_blocks(head, item, rows, columns)]
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def mean_weights(self, heads: Sequence[int], item: int, rows: Tensor, columns: slice) -> Tensor:
+        """The mean of some heads' weights; 0 in columns behind the last key, [rows, columns]."""
+        within = slice(*(min(end, self.shape[3]) for end in (columns.start, columns.stop)))
+        p = self.problems[0]
+        out = torch.zeros(len(rows), within.stop - within.start, dtype=p.compute_dtype, device=p.device)
+        if within.start < within.stop:
+            parts = (self.weights(head, item, rows, within) for head in heads)
+            out = next(parts) if len(heads) == 1 else sum(parts, out) / len(heads)
+        return nn.functional.pad(out, (0, columns.stop - columns.start - out.shape[1]))
 
     def weight_blocks(
         self, head: int, item: int, rows: Tensor, columns: slice | None = None
