@@ -160,7 +160,7 @@ class Call:
         self.logsumexp(head, item, rows)
         for some, e in self.blocks(head, item, rows, columns):
             lse = self._known(head, item)[some]
-            yield some, torch.exp(e - lse.masked_fill(lse == -torch.inf, 0.0)[:, None])
+            yield some, e.sub_(lse.masked_fill(lse == -torch.inf, 0.0)[:, None]).exp_()
 
     def blocks(
         self, head: int, item: int, rows: Tensor, columns: slice | None = None
@@ -171,7 +171,7 @@ class Call:
         many = max(1, BLOCK // max(columns.stop - columns.start, 1))
         for some in rows.split(many) if len(rows) else [rows]:
             check()
-            yield some, _scores(p, some.to(p.device), columns)
+            yield some, _scores(select_rows(p, some.to(p.device)), columns)
 
     def logsumexp(self, head: int, item: int, rows: Tensor) -> Tensor:
         """log Σ exp of these rows' scores; what is not yet known is computed, in O(rows) memory."""
@@ -390,20 +390,31 @@ def _columns(p: Problem, columns: slice) -> Problem:
     )
 
 
-def _scores(p: Problem, rows: Tensor, columns: slice, full: bool = False) -> Tensor:
-    """E of one head, −inf where masked, NaN where something not finite is seen, [rows, columns]."""
-    some = select_rows(p, rows)
+def _scores(some: Problem, columns: slice, full: bool = False) -> Tensor:
+    """E of one head's selected rows, −inf where masked, NaN where something not finite is seen, [rows, columns]."""
     part = replace(some, sink=None, v=some.v[..., :0], terms=replace(some.terms, values=None))
-    if (columns.start, columns.stop) == (0, p.keys):
+    whole = (columns.start, columns.stop) == (0, some.keys)
+    if whole:
         return blockwise.scores(replace(part, mask=None) if full else part)[0, 0]
-    part = _columns(part, columns)
-    if p.bad_keys is None and all(isinstance(term, DotTerm) for term in p.terms.terms):
-        e = reference.scores(part)[0, 0]  # a product needs no tiles
-    else:
-        e = blockwise.scores(part)[0, 0]
-    if p.mask is not None and not full:
-        seen = p.mask.visible(rows, some.positions(), torch.arange(columns.start, columns.stop, device=p.device))
-        e = e.masked_fill(~seen[0, 0], -torch.inf)
+    e = _dots(part, columns) if _is_dots(part) else blockwise.scores(_columns(part, columns))[0, 0]
+    if some.mask is not None and not full:
+        at = torch.arange(columns.start, columns.stop, device=some.device)
+        e.masked_fill_(~some.mask.visible(some.row_index(), some.positions(), at)[0, 0], -torch.inf)
+    return e
+
+
+def _is_dots(p: Problem) -> bool:
+    return p.bad_keys is None and p.terms.cap is None and all(isinstance(term, DotTerm) for term in p.terms.terms)
+
+
+def _dots(p: Problem, columns: slice) -> Tensor:
+    """Σ (scale · q) kᵀ of one head's dot terms: a product needs no tiles, [rows, columns]."""
+    e: Tensor | None = None
+    for term in p.terms.terms:
+        assert isinstance(term, DotTerm) and term.k is not None
+        q, k = (x.to(p.compute_dtype) for x in (term.q[0, 0], term.k[0, 0, columns]))
+        e = (q * term.scale) @ k.mT if e is None else e.addmm_(q * term.scale, k.mT)
+    assert e is not None
     return e
 
 
@@ -425,6 +436,7 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
     (Online softmax: Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867.)
     """
     assert isinstance(p.offset, int)
+    some = select_rows(p, rows)
     first, last = (int(x) + p.offset for x in (rows.min(), rows.max()))
     top = torch.full((len(rows),), -torch.inf, dtype=p.compute_dtype, device=p.device)
     if p.sink is not None:
@@ -437,10 +449,10 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
             empty, full = p.mask.span(first, last, columns.start, columns.stop - 1)
             if empty:
                 continue
-        e = _scores(p, rows, columns, full)
+        e = _scores(some, columns, full)
         higher = torch.maximum(top, e.amax(-1))
         base = higher.masked_fill(higher == -torch.inf, 0.0)
-        total = total * (top - base).exp() + (e - base[:, None]).exp_().sum(-1)
+        total = total * (top - base).exp() + e.sub_(base[:, None]).exp_().sum(-1)
         top = higher
     return top + total.log().masked_fill(top == -torch.inf, 0.0)
 
