@@ -7,8 +7,9 @@ multiple of kv_heads and batch dims that broadcast.
 from __future__ import annotations
 
 import math
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Literal, overload
+from typing import Literal, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -34,6 +35,32 @@ from regard.terms import (
 )
 
 _DOT = Dot()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An attention call as an observer sees it: what came in, and what it was lowered to."""
+
+    q: Tensor
+    k: Tensor | Keys
+    v: Tensor
+    score: Score
+    problems: tuple[Problem, ...]  # one per group of heads
+    batch: tuple[int, ...]
+
+
+class Observer(Protocol):
+    """What :func:`regard.record` sets: told of every call, it returns the context that the model goes on with."""
+
+    def __call__(self, seen: Seen, out: Tensor, /) -> Tensor: ...
+
+
+OBSERVER: ContextVar[Observer | None] = ContextVar("regard_observer", default=None)
+
+
+def observed() -> bool:
+    """Is somebody looking? Then keys are better given as they are than lowered."""
+    return not torch.compiler.is_compiling() and OBSERVER.get() is not None
 
 
 @overload
@@ -107,15 +134,24 @@ def attend(
     tensor([[[0.7311, 0.2689],
              [0.2689, 0.7311]]])
     """
+    observer = None if torch.compiler.is_compiling() else OBSERVER.get()
+    out, call = None, None
     if backend == "auto" and sink is None and not return_logsumexp and type(dropout) in (float, int) and not dropout:
-        plain = _plain_dot(q, k, v, score, mask, offset)
-        if plain is not None:
-            return plain
-    call = _check(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend)
-    results = [choice.run() for choice in call.choices]
-    out = _join([out for out, _ in results], call.batch)
+        out = _plain_dot(q, k, v, score, mask, offset)
+        if out is not None and observer is None:
+            return out
+    if out is None or observer is not None:
+        call = _check(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend)
+    results: list[tuple[Tensor, Tensor | None]] = []
+    if out is None:
+        assert call is not None
+        results = [choice.run() for choice in call.choices]
+        out = _join([out for out, _ in results], call.batch)
+    if observer is not None and call is not None:
+        out = observer(Seen(q, k, v, score, call.problems, call.batch), out)
     if not return_logsumexp:
         return out
+    assert call is not None
     return out, _join([lse for _, lse in results if lse is not None], call.batch)
 
 
@@ -140,10 +176,29 @@ def steps(
     (0.1, 0.0707, 1.0)
     """
     call = _check(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference")
-    problems = [replace(problem, terms=plain(problem.terms)) for problem in call.problems]
-    problems = problems if rows is None else [select_rows(problem, rows) for problem in problems]
-    parts = [reference.run_steps(problem) for problem in problems]
-    return Steps(*(_join([getattr(part, name) for part in parts], call.batch) for name in Steps.__dataclass_fields__))
+    return _steps(call, rows)
+
+
+def attend_densely(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    *,
+    score: Score = _DOT,
+    mask: Mask | Tensor | None = None,
+    offset: int | Tensor = 0,
+) -> Steps:
+    """``attend`` for a model that needs its own weights, as a recurrent decoder may: all its steps, dense.
+
+    The numbers are those of :func:`steps`, which only looks; this is the model's attention itself, and
+    :func:`regard.record` sees it.
+    """
+    call = _check(q, k, v, score, mask, offset, 0.0, None, None, True, "reference")
+    shown = _steps(call, None)
+    observer = None if torch.compiler.is_compiling() else OBSERVER.get()
+    if observer is None:
+        return shown
+    return replace(shown, context=observer(Seen(q, k, v, score, call.problems, call.batch), shown.context))
 
 
 def plan(
@@ -175,6 +230,28 @@ class _Call:
     @property
     def choices(self) -> tuple[Choice, ...]:
         return tuple(choose(problem, self.backend) for problem in self.problems)
+
+
+def _steps(call: _Call, rows: Tensor | None) -> Steps:
+    problems = [replace(problem, terms=plain(problem.terms)) for problem in call.problems]
+    problems = problems if rows is None else [select_rows(problem, rows) for problem in problems]
+    parts = [reference.run_steps(problem) for problem in problems]
+    return Steps(*(_join([getattr(part, name) for part in parts], call.batch) for name in Steps.__dataclass_fields__))
+
+
+def lowered(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: Score = _DOT,
+    mask: Mask | Tensor | None = None,
+    offset: int | Tensor = 0,
+    sink: float | Tensor | None = None,
+) -> Seen:
+    """The call as an observer would see it; nothing is run."""
+    call = _check(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference")
+    return Seen(q, k, v, score, call.problems, call.batch)
 
 
 def select_rows(p: Problem, rows: Tensor) -> Problem:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.console import Job, drawn, message, printed, say, table
+from regard.console import Job, drawn, message, pictured, printed, say, table
 from regard.lines import Line, Pair, Writer, lines_of, paired, pairs_of, text_of, windows
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def translate(
     score: Annotated[Path | None, typer.Option(help="Translate nothing: print log p of this file's lines.")] = None,
     alignment: Annotated[bool, typer.Option("--alignment", help="Add ||| and word links: 0-0 1-2 …")] = False,
     show: Annotated[bool, typer.Option("--show", help="Draw the word alignment in the terminal.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw that of the first line as .svg, .png or .pdf.")] = None,
     layer: Layer = None,
     head: Head = None,
     batch_tokens: BatchTokens = 1024,
@@ -126,6 +127,7 @@ def translate(
     regard translate -m model/ --sample --top-p 0.9 --seed 1 "A dog runs."
     regard translate -m model/ --prefix "Un chien" "A dog runs."
     regard translate -m model/ --show "A dog runs."
+    regard translate -m model/ --plot dog.svg "A dog runs."
     regard translate -m model/ --input test.en --score test.fr
 
     A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an empty line; a line
@@ -144,6 +146,12 @@ def translate(
         **({"sample": True, **drawing} if sample else {}),
     }
     lines = _given(text, input)
+    if plot is not None:
+        from regard.plot._canvas import need, suffix_of
+
+        need()  # now, and not when all is translated
+        suffix_of(plot)
+    looked = alignment or show or plot is not None
     with Writer(output) as writer, Job(strict) as job:
         if score is not None:
             pairs = paired(list(lines), list(lines_of(score)), ("the input", str(score)))
@@ -152,15 +160,17 @@ def translate(
             return
         translator, number = _load(model, device, int8, engine), 0
         look: dict[str, Any] = {"layer": layer, "head": head}
-        search |= {"attention": alignment or show, "batch_tokens": batch_tokens}
+        search |= {"attention": looked, "batch_tokens": batch_tokens}
         if not (text or input) and sys.stdin.isatty():
             window = 1  # somebody types, and waits for an answer
         for some in windows(lines, window):
             for line, found in zip(some, job.run(some, translator.outputs, **search), strict=True):
-                weights = [translator.word_weights(t, **look) for t in found.translations] if alignment or show else []
+                weights = [translator.word_weights(t, **look) for t in found.translations] if looked else []
                 writer.write(printed(found, number if nbest > 1 else None, weights if alignment else None))
                 if show:
                     writer.write(drawn(line.text, found, weights))
+                if plot is not None and number == 0:
+                    pictured(plot, line.text, found, weights)
                 number += 1
             writer.flush()
 

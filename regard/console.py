@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from regard.lines import Item
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from regard.align import Links
@@ -104,6 +106,17 @@ def drawn(source: str, found: Output, weights: Sequence[Tensor], marked: Links |
             chosen = links(matrix) if marked is None else marked
             rows += ["", *picture(matrix, *words, marked=chosen).split("\n"), ""]
     return rows
+
+
+def pictured(path: Path, source: str, found: Output, weights: Sequence[Tensor]) -> None:
+    """The best translation's word weights and links as a figure."""
+    words = source.split(), found.text.split()
+    if not all(words):
+        say(f"{path}: not drawn, the first line has no translation")
+        return
+    from regard.plot import alignment, save
+
+    save(alignment(weights[0], *words), path)
 
 
 def _shown(word: str) -> str:

@@ -276,6 +276,25 @@ def test_an_alignment_is_drawn(run, model):
     assert all(word in drawn for word in TARGETS[0].split()) and "█" in drawn and "[" in drawn
 
 
+@pytest.mark.parametrize("name", ["a.svg", "a.png", "a.pdf"])
+def test_an_alignment_is_drawn_as_a_figure(run, model, files, name):
+    done = run("translate", "-m", model, "-i", files / "test.en", "--plot", files / name)
+    assert (done.code, done.lines) == (0, TARGETS)
+    drawn = (files / name).read_bytes()
+    assert drawn.startswith({"a.svg": b"<?xml", "a.png": b"\x89PNG", "a.pdf": b"%PDF"}[name])
+    if name == "a.svg":
+        for word in [*SOURCES[0].split(), *TARGETS[0].split()]:
+            assert f">{word}</text>" in drawn.decode()
+
+
+def test_a_figure_that_cannot_be_drawn(run, model, tmp_path):
+    done = run("translate", "-m", "no model is looked for", "--plot", tmp_path / "a.jpg", SOURCES[0])
+    assert done.code == 2 and "expected a name that ends in .svg, .png or .pdf, got .jpg" in done.err
+    done = run("translate", "-m", model, "--plot", tmp_path / "a.svg", "")
+    assert done.code == 0 and "not drawn, the first line has no translation" in done.err
+    assert not list(tmp_path.iterdir())
+
+
 # --- output files ---
 
 

@@ -112,6 +112,24 @@ def test_the_page_of_scores_has_every_score():
 
 
 @pytest.mark.slow
+def test_figures(run, tmp_path):
+    out = run("figures", "--updates", "5")
+    drawn = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert drawn == ["figure-alignment.svg", "figure-arcs-two.svg", "figure-steps.svg"]
+    assert all(f"out/{name}" in out for name in drawn)
+    shown = (tmp_path / "out" / "figure-steps.svg").read_text(encoding="utf-8")
+    assert "“pas” attends by Dot()" in shown and "11 of 21 hidden" in shown
+
+
+def test_the_pictures_of_the_page_of_figures_are_small():
+    page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\]\((img/\S+)\)", page)
+    assert len(pictures) == 6
+    for picture in pictures:
+        assert (ROOT / "docs" / picture).stat().st_size < 100_000
+
+
+@pytest.mark.slow
 def test_demo(run, tmp_path):
     out = run("demo")
     for part in ("the cat sat", "= 0.10", "(9.150, 0.850)", "terms    tanh(64 hidden)", "heads 4–5", "times the speed"):

@@ -13,6 +13,7 @@ import regard.data
 import regard.evaluate
 import regard.folder
 import regard.grammar
+import regard.plot
 import regard.tasks.translation
 import regard.text
 import regard.train
@@ -27,18 +28,18 @@ LAYOUT = [
     "kernels",
     "plan",
     "attend",
-    "trace",
-    "plot",
-    "nn",
-    "models",
     "bpe",
     "text",
+    "store",
+    "trace",
+    "nn",
+    "models",
     "data",
     "decode",
-    "store",
     "folder",
     "train",
     "align",
+    "plot",
     "grammar",
     "engine",
     "interop",
@@ -57,8 +58,12 @@ COMMANDS = ["typer", "rich", "sacrebleu"]  # what only commands need
 
 
 def test_public_names():
-    functions, modules = {"attend", "load", "plan", "steps"}, {"decode", "mask", "models", "nn", "score"}
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Translator"} | functions | modules
+    functions, modules = (
+        {"attend", "load", "plan", "record", "steps"},
+        {"decode", "mask", "models", "nn", "score", "trace"},
+    )
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
+    assert regard.trace.__all__ == ["QuerySteps", "TopK", "Trace", "load", "record", "without"]
     assert regard.score.__all__ == [
         "ALiBi",
         "Additive",
@@ -128,6 +133,7 @@ def test_public_names_of_the_text_half():
         "write_pharaoh",
     ]
     assert regard.grammar.__all__ == ["Pair", "pairs"]
+    assert regard.plot.__all__ == ["alignment", "arcs", "head_grid", "heatmap", "save", "steps"]
 
     assert regard.train.__all__ == [
         "Diverged",
@@ -160,6 +166,7 @@ MODULES = [
     regard.train,
     regard.align,
     regard.grammar,
+    regard.plot,
     regard.evaluate,
 ]
 

@@ -6,6 +6,7 @@ types are computed in float32.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -83,6 +84,20 @@ def _steps(p: Problem) -> Steps:
         weights, context = weights.masked_fill(bad, torch.nan), context.masked_fill(bad, torch.nan)
         logsumexp = logsumexp.masked_fill(bad[..., 0], torch.nan)
     return Steps(similarity, e, masked, weights, context, logsumexp.detach())
+
+
+def scores(p: Problem) -> Tensor:
+    """E alone, before the mask, [B, H, L, S]."""
+    with torch.autocast(p.device.type, enabled=False):
+        parts = [_pair(term, p) * _scale(term) for term in p.terms.pairs]
+        e: Tensor | None = functools.reduce(torch.add, parts) if parts else None
+        if e is not None and p.terms.cap is not None:
+            e = p.terms.cap * torch.tanh(e / p.terms.cap)
+        for term in p.terms.terms:
+            if not isinstance(term, (DotTerm, TanhTerm)):
+                e = dense.single(term, p) if e is None else e + dense.single(term, p)
+    shape = (p.batch, p.heads, p.queries, p.keys)
+    return p.v.new_zeros(shape, dtype=p.compute_dtype) if e is None else e.expand(shape)
 
 
 def _pair(term: Term, p: Problem) -> Tensor:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.attend import attend, steps
+from regard.attend import attend, attend_densely, observed
 from regard.mask import Mask
 from regard.models._config import Config
 from regard.models._memory import Memory, dense_padding, lengths_of
@@ -129,6 +129,7 @@ class RNNSeq2Seq(nn.Module):
     """
 
     max_length = None
+    attention_kind = "cross"  # to regard.record
 
     def __init__(self, config: RNNConfig) -> None:
         super().__init__()
@@ -304,14 +305,16 @@ class RNNSeq2Seq(nn.Module):
         """c_t of the query s_{t−1}: [R, D] → [R, D], and the weights if asked or if the next step needs them."""
         side = 1 if state.copied else state.beams
         q = s.view(-1, side, self.config.heads, s.shape[-1] // self.config.heads).transpose(1, 2)
-        keys = state.keys if state.weights is None else self._add_location(state.keys, state.weights)
+        keys: Tensor | Keys = state.keys if state.weights is None else self._add_location(state.keys, state.weights)
+        if state.weights is None and observed():
+            keys = state.values  # what they were lowered from
         options: dict[str, Any] = {"score": self.score, "mask": state.mask, "offset": state.length}
         if state.weights is None and not attention:
             # one query makes a dense row no larger than the keys, and then the plain formula is the fastest on a CPU
             dense = side == 1 and s.device.type == "cpu" and not self.score.dot_shaped
             out = attend(q, keys, state.values, backend="reference" if dense else "auto", **options)
             return out.transpose(1, 2).reshape(s.shape), None
-        shown = steps(q, keys, state.values, **options)
+        shown = attend_densely(q, keys, state.values, **options)
         weights = shown.weights.transpose(1, 2).flatten(0, 1)
         if state.weights is not None:
             state.weights = weights

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import attend, steps
+from regard.attend import attend, observed, steps
 from regard.mask import Lengths, Mask, as_mask
 from regard.score import Dot, Score
 from regard.terms import Keys
@@ -219,7 +219,7 @@ class MultiHeadAttention(nn.Module):
             else:
                 q = self._split(self.q_proj(query), self.heads)
                 keys, values = self._project(query if key is None else key, value)
-            if self.trusted and mask is not None and query.device.type != "cpu":  # where looking is cheap
+            if self.trusted and mask is not None and query.device.type != "cpu" and not observed():  # CPUs look cheaply
                 keys = replace(self.score.keys(keys), trusted=True)
         out = attend(
             q,

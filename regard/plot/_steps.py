@@ -1,0 +1,155 @@
+"""How one query's attention was made, number by number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.plot._canvas import BLUE, INK, PALE, SIZE, Words, bar, bare, colours, labels, need, numbers, sheet
+from regard.plot._text import widths
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROW = 17.0  # points
+STEPS = (("similarity", "1  similarity"), ("scaled", "2  scaled"), ("masked", "3  masked"), ("weights", "4  softmax"))
+
+
+def steps(
+    query_steps: Any,
+    keys: Sequence[str] | None = None,
+    *,
+    query: str | None = None,
+    most: int = 20,
+    heading: str | None = None,
+) -> Figure:
+    """The chain similarity → scaled → masked → softmax → context of one query and head, with its numbers.
+
+    A row per key, in their order; with more than ``most`` of them, those with the largest weights, and a last row for
+    the others. Bars have the scale of their own step. At the right each key's value times its weight, and below them
+    their sum, the context.
+
+    Args:
+        query_steps: ``trace.steps(layer, head, query)``, or anything with ``similarity``, ``scaled``, ``masked`` and
+            ``weights`` [S], ``context`` [D] and perhaps ``weighted`` [S, D].
+        keys: their words. query: the query's word, for the heading.
+    """
+    need()
+    columns = {name: numbers(getattr(query_steps, name)) for name, _ in STEPS}
+    context = numbers(query_steps.context)
+    _check(columns, context)
+    count = len(columns["weights"])
+    words, given = labels(keys, count, "keys"), getattr(query_steps, "weighted", None)
+    weighted = None if given is None else numbers(given)
+    kept = _kept(columns["weights"], most)
+    text = Words([words[i] for i in kept], [query or ""])
+    rest = [i for i in range(count) if i not in set(kept)]
+    left = max(widths(text.groups[0], SIZE, text.family)) + 14
+    rows = len(kept) + bool(rest)
+    figure = sheet((left + 4 * 92 + 250) / 72, ((rows + 2) * ROW + 74) / 72)
+    panels: Any = figure.subplots(2, 5, width_ratios=[1, 1, 1, 1, 2.3], height_ratios=[rows, 1.2])
+    for panel, note in zip(panels[1, :4], _notes(columns), strict=True):
+        panel.axis("off")
+        panel.text(0, 1, note, transform=panel.transAxes, fontsize=SIZE - 2, color=PALE, va="top", linespacing=1.35)
+    for panel, (name, label) in zip(panels[0, :4], STEPS, strict=True):
+        _bars(panel, label, columns[name], kept, rest, name == "weights")
+    _rows(panels[0, 0], text, rest, columns["weights"])
+    _values(figure, panels[:, 4], weighted, context, kept, rest)
+    how = f" by {query_steps.score}" if getattr(query_steps, "score", None) else ""
+    who = f"“{text.groups[1][0]}” attends{how}" if query else ""
+    if getattr(query_steps, "counterfactual", False):
+        who += " (counterfactual: not the score it was trained with)"
+    if said := heading or who:
+        figure.suptitle(said, fontsize=SIZE + 2, color=INK, x=0.01, ha="left", **text.style)
+    return figure
+
+
+def _check(columns: dict[str, Tensor], context: Tensor) -> None:
+    shapes = {name: tuple(column.shape) for name, column in columns.items()}
+    if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) != 1 or context.ndim != 1:
+        raise ValueError(
+            f"expected the steps of one query and head, [keys] each and a context [dims], got {shapes} and "
+            f"{tuple(context.shape)}: take one row of one head"
+        )
+
+
+def _notes(columns: dict[str, Tensor]) -> tuple[str, str, str, str]:
+    """What each step is, below its bars."""
+    hidden = int((~columns["masked"].isfinite()).sum())
+    masked = f"{hidden} of {len(columns['masked'])} hidden" if hidden else "nothing is hidden"
+    total = float(columns["weights"].sum())
+    return (
+        "the query against\neach key",
+        "the score, as the\nsoftmax gets it",
+        f"{masked}",
+        f"eˣ / Σ eˣ\nsum {total:.3f}",
+    )
+
+
+def _kept(weights: Tensor, most: int) -> list[int]:
+    """The keys that get a row, in their order."""
+    if most < 1:
+        raise ValueError(f"most: expected at least 1, got {most}")
+    return sorted(weights.topk(min(most, len(weights))).indices.tolist())
+
+
+def _rows(panel: Any, text: Words, rest: list[int], weights: Tensor) -> None:
+    names = list(text.groups[0])
+    if rest:
+        names.append(f"{len(rest)} more")
+    panel.set_yticks(range(len(names)), names, fontsize=SIZE, color=INK, **text.style)
+    if rest:
+        panel.get_yticklabels()[-1].set(color=PALE, style="italic")
+
+
+def _bars(panel: Any, label: str, column: Tensor, kept: list[int], rest: list[int], last: bool) -> None:
+    """A bar and a number per key; a masked score has no bar."""
+    bare(panel)
+    shown = column[kept].tolist()
+    if rest and last:
+        shown.append(float(column[rest].sum()))
+    finite = [x for x in shown if math.isfinite(x)]
+    low, high = min([0.0, *finite]), max([0.0, *finite])
+    span = (high - low) or 1.0
+    places = range(len(shown))
+    panel.barh(places, [x if math.isfinite(x) else 0.0 for x in shown], height=0.74, color=BLUE if last else "#a9c7dc")
+    for y, x in zip(places, shown, strict=True):
+        text = (f"{x:.3f}" if last else f"{x:.2f}").replace("-", "−") if math.isfinite(x) else "−∞"
+        inside = (max(x, 0.0) if math.isfinite(x) else 0.0) + 0.04 * span
+        panel.text(inside, y, text, va="center", ha="left", fontsize=SIZE - 1, color=INK if math.isfinite(x) else PALE)
+    panel.axvline(0, color=PALE, linewidth=0.6)
+    panel.set_xlim(low - 0.04 * span, high + 0.62 * span)
+    panel.set_ylim(len(kept) + bool(rest) - 0.5, -0.5)
+    panel.set_xticks([])
+    panel.set_yticks([])
+    panel.set_title(label, fontsize=SIZE, color=INK, loc="left", fontweight="bold")
+
+
+def _values(
+    figure: Figure, panels: Any, weighted: Tensor | None, context: Tensor, kept: list[int], rest: list[int]
+) -> None:
+    """α_j v_j, a row per key, and their sum below, in the same colours."""
+    strips = [] if weighted is None else [weighted[kept]]
+    if weighted is not None and rest:
+        strips.append(weighted[rest].sum(0, keepdim=True))
+    shades, low, high = colours(torch.cat([*strips, context[None]]), None, signed=True)
+    style: Any = {"cmap": shades, "vmin": low, "vmax": high, "interpolation": "nearest", "aspect": "auto"}
+    for panel in panels:
+        bare(panel)
+        panel.set(xticks=[], yticks=[])
+        panel.spines[:].set(visible=True, linewidth=0.4, color="#c4c8cf")
+    panels[0].set_title("5  weight × value", fontsize=SIZE, color=INK, loc="left", fontweight="bold")
+    if strips:
+        panels[0].imshow(torch.cat(strips).numpy(), **style)
+    else:
+        panels[0].axis("off")
+    image = panels[1].imshow(context[None].numpy(), **style)
+    some = "  ".join(f"{x:.2f}".replace("-", "−") for x in context[:5].tolist())
+    more = " …" if len(context) > 5 else ""
+    panels[1].set_xlabel(f"context, {len(context)} numbers: {some}{more}", fontsize=SIZE - 1, color=INK)
+    panels[1].set_ylabel("sum ", fontsize=SIZE, color=INK, rotation=0, ha="right", va="center")
+    bar(figure, image, list(panels), "weight × value", None, aspect=18, fraction=0.05)

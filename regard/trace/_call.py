@@ -1,0 +1,449 @@
+"""One recorded attention call, and all that can be recomputed from it without an n × n matrix.
+
+What is kept is the lowered problem: transformed queries and keys, values, mask. A row of weights is one query against
+all keys, so rows and tiles cost what they show and nothing is stored for them.
+
+Shapes: B batch, H query heads, K key/value heads, L queries, S keys, D dims, E the module's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.attend import lowered, select_rows
+from regard.kernels import reference
+from regard.plan import choose
+from regard.score import PerHead, Score, Sum
+from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
+
+BLOCK = 2**22  # numbers in the largest temporary
+ROWS, COLUMNS = 256, 2048  # of a block that stays in a cache
+
+
+class TopK(NamedTuple):
+    """The keys that a query attends to most, and the weight of all others together."""
+
+    values: Tensor
+    keys: Tensor
+    rest: float
+
+
+@dataclass(frozen=True)
+class QuerySteps:
+    """How one head of one query came to its context, with nothing left out; S keys.
+
+    ``products`` has a column per dimension, q_d·k_jd or w_d·tanh(a_d + b_jd), and its rows add up to ``similarity``;
+    ``added`` is what position terms and biases add to the scaled similarity. ``output`` is the head's part of what the
+    module returned: its context through its slice of the output projection. ``recorded`` is what the model itself had
+    (the context, or of torch.nn.MultiheadAttention, which shows only that, the module's output), and ``difference``
+    the largest |recomputed − recorded|; None for a score that is not the model's.
+    """
+
+    query_input: Tensor | None  # [E]
+    key_inputs: Tensor | None  # [S, E]
+    q: Tensor  # [D]
+    k: Tensor  # [S, D]
+    v: Tensor  # [S, Dv]
+    products: Tensor  # [S, P]
+    similarity: Tensor  # [S]
+    added: Tensor  # [S]
+    scaled: Tensor  # [S]
+    masked: Tensor  # [S]
+    weights: Tensor  # [S]
+    weighted: Tensor  # [S, Dv]
+    context: Tensor  # [Dv]
+    output: Tensor | None  # [E]
+    recorded: Tensor | None  # [Dv] or [E]
+    difference: float | None
+    score: str
+    counterfactual: bool
+
+
+@dataclass
+class Call:
+    """An attention call of a model."""
+
+    name: str  # the module's path
+    kind: str  # "self" or "cross"
+    problems: tuple[Problem, ...]  # one per group of heads, without dropout
+    scores_of: tuple[str, ...]  # the score of each group, in words
+    q: Tensor | None = None  # [B, H, L, D] as the score got them
+    k: Tensor | None = None  # [B, K, S, D]; None where a cache had them lowered
+    out: Tensor | None = None  # [B, H, L, Dv], the model's own context
+    query_input: Tensor | None = None  # [B, L, E], what the module was given
+    key_input: Tensor | None = None  # [B, S, E]
+    projection: Tensor | None = None  # [H, Dv, E], the output projection by heads
+    bias: Tensor | None = None  # [E], its bias
+    result: Tensor | None = None  # [B, L, E], what the module returned, where its context cannot be seen
+    gradient: Tensor | None = None  # [B, H, L, Dv], of a loss by the context
+    known: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # logsumexp [L], NaN where not yet computed
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, L, S)."""
+        p = self.problems[0]
+        return p.batch, sum(p.heads for p in self.problems), p.queries, p.keys
+
+    @property
+    def score(self) -> str:
+        """Its score in words; with several, how many heads have each."""
+        if len(self.problems) == 1:
+            return self.scores_of[0]
+        return ", ".join(f"{p.heads} × {text}" for p, text in zip(self.problems, self.scores_of, strict=True))
+
+    def score_of(self, head: int) -> str:
+        """The score of a head, in words."""
+        return self.scores_of[self._group(head)]
+
+    def _group(self, head: int) -> int:
+        return next(i for i, p in enumerate(self.problems) if p.first_head <= head < p.first_head + p.heads)
+
+    # --- one head of one batch item ---
+
+    def narrow(self, head: int, item: int) -> Problem:
+        """The problem of one head of one batch item."""
+        p = self.problems[self._group(head)]
+        own = head - p.first_head
+        shared = own * p.kv_heads // p.heads
+        terms = tuple(_narrow(term, item, own, shared) for term in plain(p.terms).terms)
+        values = None if p.terms.values is None else _pick(p.terms.values, item, own)
+        mask = p.mask
+        if mask is not None:
+            mask = mask.for_items(slice(item, item + 1)).for_heads(slice(own, own + 1))
+        offset = p.offset if isinstance(p.offset, int) else int(p.offset[item if len(p.offset) > 1 else 0])
+        return replace(
+            p,
+            terms=replace(p.terms, terms=terms, values=values),
+            v=_pick(p.v, item, shared),
+            heads=1,
+            mask=mask,
+            offset=offset,
+            sink=None if p.sink is None else _pick(p.sink, item, own),
+            bad_keys=None if p.bad_keys is None else _pick(p.bad_keys, item, shared),
+            bad_rows=None if p.bad_rows is None else _pick(p.bad_rows, item, own),
+            first_head=0,
+        )
+
+    def scores(self, head: int, item: int, rows: Tensor, columns: slice | None = None) -> Tensor:
+        """E, −inf where masked, [rows, columns]."""
+        return torch.cat([e for _, e in self.blocks(head, item, rows, columns)])
+
+    def weights(self, head: int, item: int, rows: Tensor, columns: slice | None = None) -> Tensor:
+        """softmax(E), [rows, columns]."""
+        parts = [w for _, w in self.weight_blocks(head, item, rows, columns)]
+        return torch.cat(parts)
+
+    def weight_blocks(
+        self, head: int, item: int, rows: Tensor, columns: slice | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Weights of a few rows at a time: (rows, [rows, columns])."""
+        if columns is None or (columns.start, columns.stop) == (0, self.shape[3]):
+            for some, e in self.blocks(head, item, rows):
+                yield some, self._softmax(head, item, e)
+            return
+        self.logsumexp(head, item, rows)
+        for some, e in self.blocks(head, item, rows, columns):
+            lse = self._known(head, item)[some]
+            yield some, torch.exp(e - lse.masked_fill(lse == -torch.inf, 0.0)[:, None])
+
+    def blocks(
+        self, head: int, item: int, rows: Tensor, columns: slice | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Masked scores of a few rows at a time: (rows, [rows, columns])."""
+        p = self.narrow(head, item)
+        columns = slice(0, p.keys) if columns is None else columns
+        width = max([t.a.shape[-1] for t in p.terms.tanhs], default=1)
+        many = max(1, BLOCK // (max(columns.stop - columns.start, 1) * width))
+        for some in rows.split(many) if len(rows) else [rows]:
+            yield some, _scores(p, some.to(p.device), columns)
+
+    def logsumexp(self, head: int, item: int, rows: Tensor) -> Tensor:
+        """log Σ exp of these rows' scores; what is not yet known is computed, in O(rows) memory."""
+        known = self._known(head, item)
+        missing = rows[known[rows].isnan()].unique()
+        if len(missing):
+            p = self.narrow(head, item)
+            if p.terms.tanhs:  # a fused kernel is far faster than tanh for each pair and dim
+                some = replace(select_rows(p, missing.to(p.device)), need_logsumexp=True)
+                lse = choose(some).run()[1]
+                assert lse is not None
+                known[missing] = lse[0, 0].to(known.dtype)
+            else:
+                known[missing] = torch.cat([_logsumexp(p, few) for few in missing.to(p.device).split(ROWS)])
+        return known[rows]
+
+    def _known(self, head: int, item: int) -> Tensor:
+        p = self.problems[0]
+        if (head, item) not in self.known:
+            self.known[head, item] = torch.full((p.queries,), torch.nan, dtype=p.compute_dtype, device=p.device)
+        return self.known[head, item]
+
+    def _softmax(self, head: int, item: int, e: Tensor) -> Tensor:
+        """Of whole rows; from their largest score, since e − logsumexp would lose what is small beside large scores."""
+        sink = self.narrow(head, item).sink
+        if sink is not None:
+            e = torch.cat((e, sink.to(e).reshape(1, 1).expand(len(e), 1)), -1)
+        if e.shape[-1]:
+            e = e.softmax(-1).masked_fill((e == -torch.inf).all(-1, keepdim=True), 0.0)
+        return e if sink is None else e[:, :-1]
+
+    # --- what a value does ---
+
+    def value_norms(self, head: int, item: int, rows: Tensor) -> Tensor:
+        """‖f(x_j)‖ with f the head's values through its slice of the output projection, [1 or rows, S]."""
+        if self.projection is None:
+            raise ValueError(
+                f"the output projection of {self.name or 'the model'} is not known, and the norm of what a key "
+                "contributes goes through it; weights, scores and tiles need none"
+            )
+        p = self.narrow(head, item)
+        through = self.projection[head].to(p.device, p.compute_dtype)  # [Dv, E]
+        f = p.v[0, 0].to(p.compute_dtype) @ through  # [S, E]
+        if p.terms.values is None:
+            norms: Tensor = torch.linalg.vector_norm(f, dim=-1)
+            return norms[None]
+        moved = p.terms.values[0, 0].to(p.compute_dtype) @ through  # [R, E]
+        index = _table_index(select_rows(p, rows))
+        squares = (f * f).sum(-1) + (moved * moved).sum(-1)[index]
+        return (squares + 2 * (moved @ f.mT).gather(0, index)).clamp(min=0).sqrt()
+
+    def weight_gradient(self, head: int, item: int, rows: Tensor) -> Tensor:
+        """∂L/∂α_ij = g_i · v_j, g being the gradient of the context, [rows, S]."""
+        if self.gradient is None:
+            raise ValueError(
+                "no gradient has reached this call: use record(model, gradients=True), call backward() on a loss, "
+                "and see that the model's parameters or inputs require gradients"
+            )
+        p = self.narrow(head, item)
+        g = self.gradient[item, head, rows].to(p.compute_dtype)
+        out = g @ p.v[0, 0].to(p.compute_dtype).mT
+        if p.terms.values is not None:
+            by_distance = g @ p.terms.values[0, 0].to(p.compute_dtype).mT  # [rows, R]
+            out = out + by_distance.gather(1, _table_index(select_rows(p, rows)))
+        return out
+
+    def positions(self, item: int, rows: Tensor) -> Tensor:
+        """Where these queries are, in the counting of the keys."""
+        offset = self.problems[0].offset
+        return rows + (offset if isinstance(offset, int) else int(offset[item if len(offset) > 1 else 0]))
+
+    # --- one query in full ---
+
+    def steps(self, head: int, item: int, query: int, score: Score | None = None) -> QuerySteps:
+        own = self.narrow(head, item)
+        q, k = self._raw(own, head, item, query)
+        p = own if score is None else self._other(own, head, item, score)
+        rows = torch.tensor([query], device=p.device)
+        one = select_rows(p, rows)
+        shown = reference.run_steps(one).map(lambda x: x[0, 0, 0])
+        products = _products(one)
+        capped = shown.scaled.new_zeros(one.keys) if not one.terms.pairs else _pairs_only(one)
+        v = one.v[0, 0].to(shown.context.dtype)
+        output = None
+        if self.projection is not None:
+            output = shown.context.to(self.projection.dtype) @ self.projection[head]
+        recorded, difference = (None, None) if score is not None else self._compared(head, item, query, shown.context)
+        return QuerySteps(
+            None if self.query_input is None else self.query_input[item, query].cpu(),
+            None if self.key_input is None else self.key_input[item].cpu(),
+            q.cpu(),
+            k.cpu(),
+            v.cpu(),
+            products.cpu(),
+            shown.similarity.cpu(),
+            (shown.scaled - capped).cpu(),
+            shown.scaled.cpu(),
+            shown.masked.cpu(),
+            shown.weights.cpu(),
+            (shown.weights[:, None].to(v.dtype) * v).cpu(),
+            shown.context.cpu(),
+            None if output is None else output.cpu(),
+            None if recorded is None else recorded.cpu(),
+            difference,
+            self.score_of(head) if score is None else describe(score),
+            score is not None,
+        )
+
+    def _raw(self, p: Problem, head: int, item: int, query: int) -> tuple[Tensor, Tensor]:
+        """q [D] and k [S, D] as the score got them, or lowered where that is all there is."""
+        if self.q is not None and self.k is not None:
+            shared = head * self.k.shape[1] // self.q.shape[1]
+            return self.q[item, head, query], self.k[item, shared]
+        pairs = p.terms.pairs
+        if not pairs:
+            empty = p.v.new_zeros(0)
+            return empty, p.v.new_zeros(p.keys, 0)
+        term = pairs[0]
+        q, k = (term.q, term.k) if isinstance(term, DotTerm) else (term.a, term.b)
+        assert k is not None
+        return q[0, 0, query], k[0, 0]
+
+    def _other(self, own: Problem, head: int, item: int, score: Score) -> Problem:
+        if self.q is None or self.k is None:
+            raise ValueError(
+                "another score needs the keys as they were before this one transformed them, and a cache keeps only "
+                "those: record a forward pass without a cache"
+            )
+        shared = head * self.k.shape[1] // self.q.shape[1]
+        q, k = self.q[item, head][None, None], self.k[item, shared][None, None]
+        with torch.no_grad():
+            seen = lowered(q, k, own.v, score=score, mask=own.mask, offset=own.offset)
+        return seen.problems[0]
+
+    def _compared(self, head: int, item: int, query: int, context: Tensor) -> tuple[Tensor | None, float | None]:
+        if self.out is not None:
+            recorded = self.out[item, head, query]
+            return recorded, _largest(context.to(recorded.dtype) - recorded)
+        if self.result is None or self.projection is None:
+            return None, None
+        recorded = self.result[item, query]
+        rows = torch.tensor([query], device=recorded.device)
+        mine = torch.zeros_like(recorded) if self.bias is None else self.bias.to(recorded.dtype)
+        for h in range(self.shape[1]):
+            part = reference.run_steps(select_rows(self.narrow(h, item), rows)).context[0, 0, 0]
+            mine = mine + part.to(self.projection.dtype) @ self.projection[h]
+        return recorded, _largest(mine - recorded)
+
+
+def describe(score: nn.Module) -> str:
+    """A score as one would write it, without sizes: Dot() + ALiBi(), Rotary(Dot())."""
+    if isinstance(score, Sum):
+        return " + ".join(describe(part) for part in score.parts)
+    if isinstance(score, PerHead):
+        return ", ".join(f"{count} × {describe(part)}" for count, part in zip(score.counts, score.scores, strict=True))
+    inner = getattr(score, "inner", None)
+    return f"{type(score).__name__}({describe(inner) if isinstance(inner, Score) else ''})"
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def _pick(x: Tensor, item: int, head: int) -> Tensor:
+    """[B|1, H|1, …] → [1, 1, …]."""
+    i, h = (item if x.shape[0] > 1 else 0), (head if x.shape[1] > 1 else 0)
+    return x[i : i + 1, h : h + 1]
+
+
+def _narrow(term: Term, item: int, own: int, shared: int) -> Term:
+    if isinstance(term, DotTerm):
+        assert term.k is not None
+        scale = term.scale if isinstance(term.scale, float) else torch.as_tensor(term.scale).reshape(-1)
+        if isinstance(scale, Tensor):
+            scale = scale[own : own + 1] if len(scale) > 1 else scale
+        return DotTerm(_pick(term.q, item, own), scale, _pick(term.k, item, shared))
+    if isinstance(term, TanhTerm):
+        assert term.b is not None
+        return replace(term, a=_pick(term.a, item, own), w=_pick(term.w, item, own), b=_pick(term.b, item, shared))
+    if isinstance(term, OffsetTerm):
+        slope = None if term.slope is None else _pick(term.slope, item, own)
+        return OffsetTerm(_pick(term.table, item, own), slope)
+    if isinstance(term, BiasTerm):
+        return BiasTerm(_pick(term.bias, item, own))
+    assert isinstance(term, KeyTerm) and term.c is not None
+    return KeyTerm(_pick(term.c, item, shared))
+
+
+def _columns(p: Problem, columns: slice) -> Problem:
+    """The problem of some of its keys, without its mask: key j − start takes the place of key j."""
+
+    def cut(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x[:, :, columns]
+
+    terms: list[Term] = []
+    for term in p.terms.terms:
+        if isinstance(term, DotTerm):
+            terms.append(replace(term, k=cut(term.k)))
+        elif isinstance(term, TanhTerm):
+            terms.append(replace(term, b=cut(term.b)))
+        elif isinstance(term, KeyTerm):
+            terms.append(KeyTerm(cut(term.c)))
+        elif isinstance(term, BiasTerm) and term.bias.shape[-1] > 1:
+            terms.append(BiasTerm(term.bias[..., columns]))
+        else:
+            terms.append(term)
+    assert isinstance(p.offset, int)
+    bad = None if p.bad_keys is None else p.bad_keys[..., columns]
+    return replace(
+        p,
+        terms=replace(p.terms, terms=tuple(terms)),
+        v=p.v[:, :, columns],
+        offset=p.offset - columns.start,
+        mask=None,
+        bad_keys=bad,
+    )
+
+
+def _scores(p: Problem, rows: Tensor, columns: slice, full: bool = False) -> Tensor:
+    """E of one head, −inf where masked, NaN where something not finite is seen, [rows, columns]."""
+    some = select_rows(p, rows)
+    part = replace(_columns(some, columns), sink=None, bad_keys=None, bad_rows=None)
+    part = replace(part, v=part.v[..., :0], terms=replace(part.terms, values=None))
+    e = reference.scores(part)[0, 0]
+    seen: Tensor | None = None
+    if p.mask is not None and not full:
+        seen = p.mask.visible(rows, some.positions(), torch.arange(columns.start, columns.stop, device=p.device))
+    if some.bad_keys is not None and some.bad_rows is not None:
+        bad = some.bad_keys[0, 0, None, columns] | some.bad_rows[0, 0, :, None]
+        e = e.masked_fill(bad, torch.nan)
+    return e if seen is None else e.masked_fill(~seen[0, 0], -torch.inf)
+
+
+def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
+    """Of one head's rows, over blocks of columns that stay in a cache; those hidden by position alone are skipped.
+
+    (Online softmax: Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867.)
+    """
+    assert isinstance(p.offset, int)
+    first, last = (int(x) + p.offset for x in (rows.min(), rows.max()))
+    top = torch.full((len(rows),), -torch.inf, dtype=p.compute_dtype, device=p.device)
+    if p.sink is not None:
+        top = p.sink.to(top).reshape(1).expand(len(rows))
+    total = (top > -torch.inf).to(top)
+    for start in range(0, p.keys, COLUMNS):
+        columns, full = slice(start, min(start + COLUMNS, p.keys)), p.mask is None
+        if p.mask is not None and p.mask.static:
+            empty, full = p.mask.span(first, last, columns.start, columns.stop - 1)
+            if empty:
+                continue
+        e = _scores(p, rows, columns, full)
+        higher = torch.maximum(top, e.amax(-1))
+        base = higher.masked_fill(higher == -torch.inf, 0.0)
+        total = total * (top - base).exp() + (e - base[:, None]).exp_().sum(-1)
+        top = higher
+    return top + total.log().masked_fill(top == -torch.inf, 0.0)
+
+
+def _products(p: Problem) -> Tensor:
+    """What each dimension contributes to the similarity of a problem's only query, [S, P]."""
+    parts = [p.v.new_zeros(p.keys, 0, dtype=p.compute_dtype)]
+    for term in p.terms.pairs:
+        if isinstance(term, DotTerm):
+            assert term.k is not None
+            parts.append(term.q[0, 0].to(p.compute_dtype) * term.k[0, 0].to(p.compute_dtype))
+        else:
+            assert term.b is not None
+            inside = term.a[0, 0].to(p.compute_dtype) + term.b[0, 0].to(p.compute_dtype)
+            parts.append(torch.tanh(inside) * term.w[0].to(p.compute_dtype))
+    return torch.cat(parts, -1)
+
+
+def _pairs_only(p: Problem) -> Tensor:
+    """The scaled and capped pair terms of a problem's only query, [S]."""
+    alone = replace(
+        p, terms=replace(p.terms, terms=p.terms.pairs, values=None), mask=None, bad_keys=None, bad_rows=None
+    )
+    return reference.run_steps(alone).scaled[0, 0, 0]
+
+
+def _table_index(p: Problem) -> Tensor:
+    """Where in the value table each pair looks, [rows, S]."""
+    assert p.terms.values is not None
+    reach = p.terms.values.shape[-2] // 2
+    delta = torch.arange(p.keys, device=p.device) - p.positions()[0, :, None]
+    return delta.clamp(-reach, reach) + reach

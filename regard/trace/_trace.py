@@ -1,0 +1,489 @@
+"""A trace: the attention calls of a model, addressed by kind, layer, head, batch item and call.
+
+Nothing n × n is kept. Weights, scores, tiles and measures are recomputed from queries and keys for the rows asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard.attend import OBSERVER, lowered
+from regard.mask import Mask
+from regard.score import Dot, Score
+from regard.trace._call import Call, QuerySteps, TopK
+from regard.trace._tiles import pooled
+
+KINDS = ("self", "decoder", "cross")
+Rows = int | slice | range | Sequence[int] | Tensor | None
+Piece = tuple[Call, Tensor]
+
+
+class Trace:
+    """What :func:`regard.record` saw. A layer is a module, numbered within its kind in order of first use.
+
+    Kinds are "self", "decoder" (the self-attention of a decoder that also attends to an encoder) and "cross".
+    ``head`` None means all heads, one after the other in a first dim. ``rows`` picks queries: one (an int; its dim is
+    dropped), some, or None for all. ``item`` is the batch item. ``call`` counts a layer's calls, the last by default;
+    None joins the rows of all of them, as generation and recurrent decoders make them one by one.
+
+    What comes back is on the CPU. Padding is shown as the model saw it: masked keys have weight 0.
+    """
+
+    def __init__(self) -> None:
+        self.recorded: list[Call] = []
+        self.model: Any = None
+        self.runs: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # how the model was called
+        self.texts: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
+        self._index: dict[str, dict[str, list[Call]]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        score: Score | None = None,
+        mask: Mask | Tensor | None = None,
+        offset: int | Tensor = 0,
+    ) -> Trace:
+        """A trace of one attention that you have the queries and keys of; nothing is run.
+
+        >>> q = k = v = torch.randn(1, 2, 50, 8)
+        >>> Trace.of(q, k, v).tile(0, 1, size=(10, 10)).shape
+        torch.Size([10, 10])
+        """
+        from regard.trace._record import record
+
+        with torch.no_grad(), record() as trace:
+            observer = OBSERVER.get()
+            assert observer is not None
+            seen = lowered(q, k, v, score=Dot() if score is None else score, mask=mask, offset=offset)
+            observer(seen, v.new_zeros(*seen.batch, *q.shape[-3:-1], v.shape[-1]))
+        trace.recorded[0].out = None
+        return trace
+
+    def __repr__(self) -> str:
+        parts = [f"{kind}: {count} layers × {self.shape(0, kind=kind)[1]} heads" for kind, count in self.kinds.items()]
+        return f"<Trace {', '.join(parts) or 'of nothing'}; {len(self.recorded)} calls>"
+
+    def add(self, call: Call) -> None:
+        """Append a call, in order of execution."""
+        self.recorded.append(call)
+        self._index = None
+
+    # --- what there is ---
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """The kinds of attention there are, with their numbers of layers."""
+        return {kind: len(layers) for kind, layers in self._layers().items()}
+
+    def names(self, kind: str = "self") -> tuple[str, ...]:
+        """The paths of the modules, one per layer."""
+        return tuple(self._of_kind(kind))
+
+    def calls(self, layer: int, *, kind: str = "self") -> int:
+        """How often a layer was called."""
+        return len(self._calls(layer, kind))
+
+    def shape(self, layer: int, *, kind: str = "self", call: int | None = -1) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, keys); of all calls together their rows, and the most keys."""
+        shapes = [c.shape for c in self._chosen(layer, kind, call)]
+        return shapes[0][0], shapes[0][1], sum(s[2] for s in shapes), max(s[3] for s in shapes)
+
+    def score(self, layer: int, head: int | None = None, *, kind: str = "self") -> str:
+        """How this layer, or one head of it, scores, in words."""
+        call = self._calls(layer, kind)[-1]
+        return call.score if head is None else call.score_of(head)
+
+    def label(
+        self, queries: Sequence[str], keys: Sequence[str] | None = None, *, kind: str = "self", item: int = 0
+    ) -> None:
+        """Name the rows and columns of a kind, as a rule by their tokens; ``keys`` are the same unless given."""
+        self.texts[kind, item] = list(queries), list(queries if keys is None else keys)
+
+    def labels(self, *, kind: str = "self", item: int = 0) -> tuple[list[str], list[str]]:
+        """The names of rows and columns; their numbers where none were given."""
+        known = self.texts.get((kind, item))
+        if known is not None:
+            return known
+        _, _, queries, keys = self.shape(0, kind=kind, call=None)
+        return [str(i) for i in range(queries)], [str(j) for j in range(keys)]
+
+    # --- rows ---
+
+    def weights(
+        self,
+        layer: int,
+        head: int | None = None,
+        rows: Rows = None,
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> Tensor:
+        """softmax(E), before dropout, [(heads,) (rows,) keys]."""
+        return self._rows(Call.weights, 0.0, layer, head, rows, item, kind, call)
+
+    def scores(
+        self,
+        layer: int,
+        head: int | None = None,
+        rows: Rows = None,
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> Tensor:
+        """E, −inf where masked, [(heads,) (rows,) keys]."""
+        return self._rows(Call.scores, -torch.inf, layer, head, rows, item, kind, call)
+
+    def norms(
+        self,
+        layer: int,
+        head: int | None = None,
+        rows: Rows = None,
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> Tensor:
+        """‖α_ij f(x_j)‖, f(x) being the head's value vector through its part of the output projection.
+
+        How much of what a query got came from a key (Kobayashi et al. 2020, https://arxiv.org/abs/2004.10102): a large
+        weight on a vector that is nearly 0 moves nothing.
+        """
+
+        def norms(c: Call, h: int, i: int, r: Tensor) -> Tensor:
+            return c.weights(h, i, r) * c.value_norms(h, i, r)
+
+        return self._rows(norms, 0.0, layer, head, rows, item, kind, call)
+
+    def gradient(
+        self,
+        layer: int,
+        head: int | None = None,
+        rows: Rows = None,
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> Tensor:
+        """α_ij · ∂L/∂α_ij of the loss that ``backward`` was called on; needs ``record(model, gradients=True)``."""
+
+        def weighted(c: Call, h: int, i: int, r: Tensor) -> Tensor:
+            return c.weights(h, i, r) * c.weight_gradient(h, i, r)
+
+        return self._rows(weighted, 0.0, layer, head, rows, item, kind, call)
+
+    def logsumexp(
+        self, layer: int, head: int | None = None, *, item: int = 0, kind: str = "self", call: int | None = -1
+    ) -> Tensor:
+        """log Σ_j exp E_ij, [(heads,) queries]."""
+        return self._numbers(Call.logsumexp, layer, head, item, kind, call)
+
+    # --- a number per query ---
+
+    def entropy(
+        self, layer: int, head: int | None = None, *, item: int = 0, kind: str = "self", call: int | None = -1
+    ) -> Tensor:
+        """−Σ_j α_ij ln α_ij in nats, [(heads,) queries]: 0 looks at one key, ln n at n keys alike."""
+        return self._measured(lambda w, c, i, r: -torch.xlogy(w, w).sum(-1), layer, head, item, kind, call)
+
+    def distance(
+        self, layer: int, head: int | None = None, *, item: int = 0, kind: str = "self", call: int | None = -1
+    ) -> Tensor:
+        """Σ_j α_ij |i − j|, [(heads,) queries]: how far a query looks on average."""
+
+        def far(w: Tensor, c: Call, i: int, r: Tensor) -> Tensor:
+            at = torch.arange(w.shape[-1], device=w.device)
+            return (w * (at - c.positions(i, r)[:, None]).abs()).sum(-1)
+
+        return self._measured(far, layer, head, item, kind, call)
+
+    def sink(
+        self,
+        layer: int,
+        head: int | None = None,
+        *,
+        first: int = 1,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> Tensor:
+        """The weight that goes to the ``first`` keys, [(heads,) queries]."""
+        return self._measured(lambda w, c, i, r: w[:, :first].sum(-1), layer, head, item, kind, call)
+
+    # --- one query ---
+
+    def steps(
+        self,
+        layer: int,
+        head: int,
+        query: int,
+        *,
+        score: Score | None = None,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> QuerySteps:
+        """How one head of one query came to its context.
+
+        ``score``, another one, shows what it would make of the same queries and keys: not what the model did.
+        """
+        ((one, row),) = self._pieces(layer, kind, call, query)
+        self._check(one, head, item)
+        return one.steps(head, item, int(row), score)
+
+    def topk(
+        self,
+        layer: int,
+        head: int,
+        query: int,
+        k: int = 5,
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> TopK:
+        """The ``k`` keys with the largest weights, and the weight of the rest."""
+        weights = self.weights(layer, head, query, item=item, kind=kind, call=call)
+        values, keys = weights.topk(min(k, len(weights)))
+        return TopK(values, keys, max(float(weights.sum() - values.sum()), 0.0))
+
+    def rollout(self, row: int, *, layer: int = -1, item: int = 0, call: int = -1) -> Tensor:
+        """How much of each input a query holds after self-attention layers 0 … layer, [keys].
+
+        Attention rollout (Abnar & Zuidema 2020, https://arxiv.org/abs/2005.00928): heads are averaged, half of every
+        layer is taken to be the residual connection, and layers are multiplied; a row at a time, in O(n) memory.
+        """
+        layers = list(self._of_kind("self"))
+        last = range(len(layers))[layer]
+        mix: Tensor | None = None
+        for depth in range(last, -1, -1):
+            one = self._chosen(depth, "self", call)[0]
+            _, heads, queries, keys = one.shape
+            if queries != keys:
+                raise ValueError(f"rollout needs layers with as many queries as keys; {one.name} has {queries}, {keys}")
+            if mix is None:
+                self._check(one, 0, item)
+                mix = torch.zeros(queries, dtype=one.problems[0].compute_dtype, device=one.problems[0].device)
+                mix[range(queries)[row]] = 1.0
+            through, seen = torch.zeros_like(mix), torch.zeros_like(mix)
+            rows = mix.nonzero()[:, 0]
+            for head in range(heads):
+                for some, w in one.weight_blocks(head, item, rows):
+                    through += mix[some] @ w / heads
+                    seen[some] += w.sum(-1) / heads
+            mix = 0.5 * (mix + through) + 0.5 * mix * (1 - seen)  # a row that sees nothing stays what it is
+        assert mix is not None
+        return mix.cpu()
+
+    # --- parts of a matrix too large to look at ---
+
+    def tile(
+        self,
+        layer: int,
+        head: int,
+        rows: tuple[int, int] | None = None,
+        cols: tuple[int, int] | None = None,
+        size: tuple[int, int] | None = None,
+        pool: Literal["max", "sum"] = "max",
+        *,
+        samples: int | None = None,
+        item: int = 0,
+        kind: str = "self",
+        call: int = -1,
+    ) -> Tensor:
+        """Weights of rows a … b − 1 and columns c … d − 1, pooled by the maximum or the sum of each cell.
+
+        Cells are as small as gives no more than ``size`` of them, (height, width); without a size every pair has its
+        own. ``samples`` looks at so many rows of each cell only, evenly spread: the maximum is then that of these, the
+        sum an estimate; all columns are always looked at.
+        """
+        (one,) = self._chosen(layer, kind, call)
+        self._check(one, head, item)
+        return pooled(one, head, item, rows, cols, size, pool, samples).cpu()
+
+    # --- without a head ---
+
+    def ablate(self, heads: dict[tuple[str, int], Sequence[int]]) -> Any:
+        """What the model returns if these heads give nothing: {(kind, layer): heads}; it is run again, as recorded.
+
+        >>> import regard
+        >>> model = regard.nn.EncoderLayer(8, 2)
+        >>> with regard.record(model) as trace:
+        ...     out = model(torch.ones(1, 3, 8))
+        >>> trace.ablate({("self", 0): [1]}).shape
+        torch.Size([1, 3, 8])
+        """
+        from regard.trace._record import without
+
+        if self.model is None or not self.runs:
+            raise ValueError(
+                "there is no model to run again: the trace was loaded from a file, or the model was not called as "
+                "model(...); wrap a call of your own in regard.trace.without(model, {module path: heads})"
+            )
+        named: dict[str, list[int]] = {}
+        for (kind, layer), some in heads.items():
+            call = self._calls(layer, kind)[-1]
+            for head in some:
+                self._check(call, head, 0)
+            named.setdefault(call.name, []).extend(some)
+        args, kwargs = self.runs[-1]
+        with torch.no_grad(), without(self.model, named):
+            return self.model(*args, **kwargs)
+
+    def save(self, path: str | os.PathLike[str], *, inputs: bool = False) -> None:
+        """Write a safetensors file that :func:`regard.trace.load` reads; ``inputs`` adds what modules were given."""
+        from regard.trace._file import save
+
+        save(self, path, inputs=inputs)
+
+    # --- finding calls ---
+
+    def _layers(self) -> dict[str, dict[str, list[Call]]]:
+        if self._index is None:
+            crossed = any(c.kind == "cross" for c in self.recorded)
+            index: dict[str, dict[str, list[Call]]] = {kind: {} for kind in KINDS}
+            for c in self.recorded:
+                inside = crossed and c.kind == "self" and "decoder" in c.name
+                index["decoder" if inside else c.kind].setdefault(c.name, []).append(c)
+            self._index = {kind: layers for kind, layers in index.items() if layers}
+        return self._index
+
+    def _of_kind(self, kind: str) -> dict[str, list[Call]]:
+        layers = self._layers()
+        if kind not in layers:
+            there = ", ".join(layers) or "nothing: was the model called inside the with block?"
+            raise ValueError(f"kind: expected one of those recorded ({there}), got {kind!r}")
+        return layers[kind]
+
+    def _calls(self, layer: int, kind: str) -> list[Call]:
+        layers = list(self._of_kind(kind).values())
+        if not -len(layers) <= layer < len(layers):
+            raise ValueError(f"layer: there are {len(layers)} of kind {kind!r}, from 0; got {layer}")
+        return layers[layer]
+
+    def _chosen(self, layer: int, kind: str, call: int | None) -> list[Call]:
+        calls = self._calls(layer, kind)
+        if call is None:
+            return calls
+        if not -len(calls) <= call < len(calls):
+            raise ValueError(f"call: layer {layer} of kind {kind!r} was called {len(calls)} times, got {call}")
+        return [calls[call]]
+
+    @staticmethod
+    def _check(call: Call, head: int, item: int) -> None:
+        batch, heads, _, _ = call.shape
+        if not 0 <= head < heads:
+            raise ValueError(f"head: there are {heads}, from 0; got {head}")
+        if not 0 <= item < batch:
+            raise ValueError(f"item: the batch has {batch}, from 0; got {item}")
+
+    def _pieces(self, layer: int, kind: str, call: int | None, rows: Rows) -> list[Piece]:
+        """The rows asked for, by the calls that have them; neighbouring rows of one call stay together."""
+        chosen = self._chosen(layer, kind, call)
+        counts = [c.shape[2] for c in chosen]
+        index = _row_index(rows, sum(counts))
+        if len(chosen) == 1:
+            return [(chosen[0], index.to(chosen[0].problems[0].device))]
+        ends = torch.tensor(counts).cumsum(0)
+        pieces: list[tuple[int, list[int]]] = []
+        for row in index.tolist():
+            at = int((ends <= row).sum())
+            local = row - (int(ends[at - 1]) if at else 0)
+            if pieces and pieces[-1][0] == at:
+                pieces[-1][1].append(local)
+            else:
+                pieces.append((at, [local]))
+        return [(chosen[at], torch.tensor(some, device=chosen[at].problems[0].device)) for at, some in pieces]
+
+    def _rows(
+        self,
+        f: Callable[[Call, int, int, Tensor], Tensor],
+        empty: float,
+        layer: int,
+        head: int | None,
+        rows: Rows,
+        item: int,
+        kind: str,
+        call: int | None,
+    ) -> Tensor:
+        pieces = self._pieces(layer, kind, call, rows)
+        keys = self.shape(layer, kind=kind, call=call)[3]
+
+        def of(head: int) -> Tensor:
+            parts = [torch.zeros(0, keys)]
+            for c, some in pieces:
+                self._check(c, head, item)
+                part = f(c, head, item, some).cpu()
+                parts.append(torch.nn.functional.pad(part, (0, keys - part.shape[1]), value=empty))
+            return _whole(parts, isinstance(rows, int))
+
+        return self._heads(of, layer, head, kind)
+
+    def _numbers(
+        self,
+        f: Callable[[Call, int, int, Tensor], Tensor],
+        layer: int,
+        head: int | None,
+        item: int,
+        kind: str,
+        call: int | None,
+    ) -> Tensor:
+        pieces = self._pieces(layer, kind, call, None)
+
+        def of(head: int) -> Tensor:
+            for c, _ in pieces:
+                self._check(c, head, item)
+            return torch.cat([f(c, head, item, some).cpu() for c, some in pieces])
+
+        return self._heads(of, layer, head, kind)
+
+    def _measured(
+        self,
+        measure: Callable[[Tensor, Call, int, Tensor], Tensor],
+        layer: int,
+        head: int | None,
+        item: int,
+        kind: str,
+        call: int | None,
+    ) -> Tensor:
+        def of(c: Call, h: int, i: int, rows: Tensor) -> Tensor:
+            return torch.cat([measure(w, c, i, some) for some, w in c.weight_blocks(h, i, rows)])
+
+        return self._numbers(of, layer, head, item, kind, call)
+
+    def _heads(self, of: Callable[[int], Tensor], layer: int, head: int | None, kind: str) -> Tensor:
+        if head is not None:
+            return of(head)
+        return torch.stack([of(h) for h in range(self.shape(layer, kind=kind)[1])])
+
+
+def _whole(parts: Iterable[Tensor], single: bool) -> Tensor:
+    parts = list(parts)
+    whole = torch.cat([part.to(parts[-1].dtype) for part in parts])
+    return whole[0] if single else whole
+
+
+def _row_index(rows: Rows, count: int) -> Tensor:
+    """Indices of rows, from what people write."""
+    if rows is None:
+        return torch.arange(count)
+    if isinstance(rows, slice):
+        return torch.arange(count)[rows]
+    if isinstance(rows, (bool, float, str)):
+        raise TypeError(f"rows: expected a number, several, or None for all; got {rows!r}")
+    index = torch.as_tensor([rows] if isinstance(rows, int) else list(rows) if isinstance(rows, range) else rows).cpu()
+    if index.is_floating_point() or index.dtype == torch.bool or index.ndim != 1:
+        raise TypeError(f"rows: expected whole numbers, got {index.dtype} of shape {list(index.shape)}")
+    if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
+        raise ValueError(f"rows: there are {count} queries, from 0; got {int(index.min())}…{int(index.max())}")
+    return index.long() % max(count, 1)
