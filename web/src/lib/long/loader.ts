@@ -5,7 +5,7 @@ import { nameOf, type Address, type Size } from "./grid";
 import { jobName, merged, parts, plan, TileCache, type Asked, type Block, type Job, type Part, type Tile } from "./tiles";
 
 export const FLIGHTS = 4;
-const BYTES = 96 * 2 ** 20;
+const BYTES = 48 * 2 ** 20;
 
 export type Fetch = (asked: Asked, signal: AbortSignal) => Promise<Block>;
 
@@ -52,7 +52,7 @@ export class Loader {
     for (const address of shown) this.cache.use(nameOf(address));
     const names = new Set(shown.map(nameOf));
     for (const [name, { job, control }] of this.#flights) {
-      if (names.has(nameOf(job.address)) || job.samples === 1) continue;
+      if (names.has(nameOf(job.address)) || job.samples === 1) continue; // the overview serves every place
       control.abort();
       this.#flights.delete(name);
     }

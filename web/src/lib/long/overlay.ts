@@ -38,6 +38,8 @@ export interface Scene {
 /** Pixels of a token from which on its text is shown, and from which on its cells have numbers. */
 export const TEXT = 13;
 const NUMBERS = 34;
+/** What is less is left to the readout: a wall of zeros says nothing. */
+const SMALLEST = 1e-4;
 
 export interface Gutter {
   left: number;
@@ -57,6 +59,7 @@ export function drawOverlay(context: CanvasRenderingContext2D, scene: Scene, gut
   badges(context, scene, theme);
   chosen(context, scene, theme);
   context.restore();
+  frame(context, scene, gutter, theme);
   axis(context, scene, gutter, theme, "rows");
   axis(context, scene, gutter, theme, "columns");
 }
@@ -69,15 +72,13 @@ function numbers(context: CanvasRenderingContext2D, { view, size, get, map, ramp
   for (let row = rows[0]; row < rows[1]; row += 1) {
     for (let column = columns[0]; column < columns[1]; column += 1) {
       const cell = cellAt(row, column, 0, size, get);
-      if (!cell || cell.rows[1] - cell.rows[0] > 1 || cell.value === 0) continue;
+      if (!cell || cell.rows[1] - cell.rows[0] > 1 || cell.value < SMALLEST) continue;
       const at = 4 * stepOf(cell.value, map);
       context.fillStyle = inkOn(`rgb(${ramp[at]}, ${ramp[at + 1]}, ${ramp[at + 2]})`);
-      context.globalAlpha = cell.value < 0.005 ? 0.55 : 1;
       const text = cell.value < 0.005 ? cell.value.toExponential(0).replace("e-", "e−") : rounded(cell.value, 2);
       context.fillText(text, (column + 0.5 - view.x) * view.scale, (row + 0.5 - view.y) * view.scale);
     }
   }
-  context.globalAlpha = 1;
 }
 
 /** In the corner of each tile, once per wanted tile; the first row that is not exact has a fine line. */
@@ -148,6 +149,25 @@ function line(context: CanvasRenderingContext2D, x0: number, y0: number, x1: num
   context.stroke();
 }
 
+/** The edges of the matrix, and what its axes are. */
+function frame(context: CanvasRenderingContext2D, { view, size }: Scene, gutter: Gutter, theme: Theme): void {
+  const [left, top] = [-view.x * view.scale, -view.y * view.scale];
+  context.save();
+  context.beginPath();
+  context.rect(gutter.left - 1, gutter.top - 1, view.width + 1, view.height + 1);
+  context.clip();
+  context.strokeStyle = theme.line;
+  context.lineWidth = 1;
+  context.strokeRect(gutter.left + left - 0.5, gutter.top + top - 0.5, size.columns * view.scale + 1, size.rows * view.scale + 1);
+  context.restore();
+  context.font = `600 ${theme.size}px ${theme.font}`;
+  context.fillStyle = theme.muted;
+  context.textAlign = "end";
+  context.textBaseline = "alphabetic";
+  context.fillText("keys →", gutter.left - 10, theme.size);
+  context.fillText("queries ↓", gutter.left - 10, theme.size * 2.3);
+}
+
 /** Token texts where there is room for them, else numbers at round distances. */
 function axis(context: CanvasRenderingContext2D, scene: Scene, gutter: Gutter, theme: Theme, side: Axis): void {
   const { view, size, cursor, row } = scene;
@@ -158,7 +178,8 @@ function axis(context: CanvasRenderingContext2D, scene: Scene, gutter: Gutter, t
   const at = (token: number) => (token - (down ? view.y : view.x)) * view.scale;
   context.save();
   context.beginPath();
-  context.rect(down ? 0 : gutter.left, down ? gutter.top : 0, down ? gutter.left : view.width, down ? view.height : gutter.top);
+  if (down) context.rect(0, gutter.top - theme.size / 2, gutter.left, view.height + theme.size / 2);
+  else context.rect(gutter.left - 2 * theme.size, 0, view.width + 2 * theme.size, gutter.top);
   context.clip();
   context.textBaseline = "middle";
   for (let token = Math.ceil(first / step) * step; token < end; token += step) {

@@ -80,10 +80,12 @@ const DIRECT = 1;
  */
 export function plan(shown: Address[], size: Size, get: (name: string) => Tile | undefined, refine = true): Job[] {
   const top: Address = { z: topLevel(size), row: 0, column: 0 };
+  const overview = shown.some(({ z }) => z > DIRECT && z < top.z);
+  if (overview && !get(nameOf(top))) return [first(top, size, 1)]; // alone: it is here soonest
   const missing = [top, ...shown].filter((address, at, all) => {
     return !get(nameOf(address)) && all.findIndex((other) => nameOf(other) === nameOf(address)) === at;
   });
-  if (missing.length) return missing.map((address) => first(address, size, address === top && shown.length > 1 ? 1 : SAMPLES));
+  if (missing.length) return missing.map((address) => first(address, size, SAMPLES));
   return refine ? shown.flatMap((address) => next(address, size, get(nameOf(address))!)) : [];
 }
 

@@ -32,14 +32,14 @@ export function whole(size: Size, width: number, height: number): Viewport {
   return inside({ x: 0, y: 0, scale: least(size, width, height), width, height }, size);
 }
 
-/** The same, kept on the matrix: what is smaller than the screen stands in its middle. */
+/** The same, kept on the matrix: what is smaller than the screen stands at its left and top, beside its marks. */
 export function inside(view: Viewport, size: Size): Viewport {
   const scale = Math.min(MOST, Math.max(view.scale, least(size, view.width, view.height)));
   return { ...view, scale, x: along(view.x, view.width / scale, size.columns, scale), y: along(view.y, view.height / scale, size.rows, scale) };
 }
 
 function along(at: number, seen: number, length: number, scale: number): number {
-  if (length <= seen) return (length - seen) / 2;
+  if (length <= seen) return 0;
   const margin = Math.min(MARGIN / scale, length - seen);
   return Math.max(-margin, Math.min(at, length - seen + margin));
 }
