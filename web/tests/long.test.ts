@@ -9,7 +9,7 @@ import { tileCode } from "../src/lib/long/python";
 import { candidates, readRow, WIDTH } from "../src/lib/long/row";
 import { cellAt, scene, summary } from "../src/lib/long/scene";
 import { merged, parts, plan, SAMPLES, standIn, TileCache, type Asked, type Block, type Tile } from "../src/lib/long/tiles";
-import { fromPlace, inside, least, levelOf, MOST, pan, span, tickStep, toPlace, visible, whole, zoom } from "../src/lib/long/viewport";
+import { fromPlace, inside, least, levelOf, MOST, pan, snapped, span, tickStep, toPlace, visible, whole, zoom } from "../src/lib/long/viewport";
 
 const BOOK: Size = { rows: 100_000, columns: 100_000 };
 
@@ -126,6 +126,11 @@ describe("the viewport", () => {
     expect([place.x, place.y, place.z].map((value) => Number(value.toFixed(6)))).toEqual([51_234.5, 40_000.25, -2.5]);
   });
 
+  it("is drawn from a whole pixel on", () => {
+    const at = snapped(fromPlace({ x: 51_234.56, y: 40_000.25, z: 2.3 }, 801, 599, BOOK), 1.5);
+    for (const edge of [at.x, at.y]) expect((edge * at.scale * 1.5) % 1).toBeCloseTo(0, 6);
+  });
+
   it("takes the level whose cells are one to two pixels", () => {
     for (const z of [0.001, 0.5, 1, 1.5, 2, 6.99]) {
       const at = fromPlace({ x: 5e4, y: 5e4, z }, 800, 600, BOOK);
@@ -216,7 +221,7 @@ describe("the loader", () => {
     const loader = new Loader(size, fetch, () => {});
     const view = whole(size, 700, 700);
     loader.show(visible(view, size, levelOf(view, size)));
-    for (let turn = 0; turn < 200 && loader.busy.asked; turn += 1) await settle();
+    for (let turn = 0; turn < 200 && loader.asked; turn += 1) await settle();
     const { exact, known, cells: [top] } = summary(view, size, loader.get, 5);
     expect([known, exact]).toEqual([1, 1]);
     expect(top!.value).toBe(Math.fround(96 / 97));

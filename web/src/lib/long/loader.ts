@@ -40,9 +40,9 @@ export class Loader {
 
   get = (name: string): Tile | undefined => this.cache.get(name);
 
-  /** Requests under way, and whether any of them is for something not seen yet. */
-  get busy(): { asked: number; fresh: boolean } {
-    return { asked: this.#flights.size, fresh: [...this.#flights.values()].some(({ job }) => !this.get(nameOf(job.address))) };
+  /** Requests under way. */
+  get asked(): number {
+    return this.#flights.size;
   }
 
   /** What is on the screen now, the most important first. What has left it is no longer asked for. */

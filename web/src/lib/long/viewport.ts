@@ -56,6 +56,12 @@ export function zoom(view: Viewport, factor: number, px: number, py: number, siz
   return inside({ ...view, x, y, scale }, size);
 }
 
+/** The same, begun at a whole device pixel: cells of whole pixels are then drawn sharp. */
+export function snapped(view: Viewport, ratio: number): Viewport {
+  const per = view.scale * ratio;
+  return { ...view, x: Math.round(view.x * per) / per, y: Math.round(view.y * per) / per };
+}
+
 export function toPlace(view: Viewport): Place {
   return {
     x: view.x + view.width / view.scale / 2,
