@@ -2,7 +2,7 @@ import { describe, expect, it, vi } from "vitest";
 import { ApiError } from "../src/lib/api";
 import { sequential } from "../src/lib/colour";
 import { legend, mapping, ramp, share, stepOf, STEPS } from "../src/lib/long/colour";
-import { cells, nameOf, parent, segments, stripHeight, tokensOf, topLevel, TILE, type Size } from "../src/lib/long/grid";
+import { cells, nameOf, parent, refinable, segments, stripHeight, tokensOf, topLevel, TILE, type Size } from "../src/lib/long/grid";
 import { clean } from "../src/lib/long/labels";
 import { FLIGHTS, Loader } from "../src/lib/long/loader";
 import { tileCode } from "../src/lib/long/python";
@@ -89,8 +89,9 @@ describe("tiles on a grid", () => {
 
   it("refine in strips that cost the same at every level", () => {
     expect(stripHeight(0, 100_000)).toBe(256);
-    expect(stripHeight(7, 100_000)).toBe(10);
+    expect(stripHeight(7, 100_000)).toBe(5);
     expect(stripHeight(30, 100_000)).toBe(1);
+    expect([refinable(9, 100_000), refinable(12, 1_000_000), refinable(8, 1_000_000)]).toEqual([true, false, true]);
   });
 });
 
@@ -176,9 +177,11 @@ describe("what is asked for", () => {
     for (const address of shown) have.set(nameOf(address), tileOf(address.z, address.row, address.column, BOOK, 0));
     have.get(nameOf(shown[0]!))!.exact.fill(1, 0, 20);
     const finer = plan(shown, BOOK, get);
-    expect(finer[0]).toEqual({ address: shown[0], from: 20, to: 40, samples: null });
+    expect(finer[0]).toEqual({ address: shown[0], from: 20, to: 30, samples: null });
     expect(finer.every((job) => job.samples === null)).toBe(true);
     expect(plan(shown, BOOK, get, false)).toEqual([]);
+    const huge = { rows: 1_000_000, columns: 1_000_000 };
+    expect(plan([{ z: 12, row: 0, column: 0 }], huge, store([tileOf(12, 0, 0, huge, 0)]))).toEqual([]);
     for (const tile of have.values()) tile.exact.fill(1);
     expect(plan(shown, BOOK, get)).toEqual([]);
   });
@@ -274,6 +277,7 @@ describe("one row", () => {
   it("has its strongest keys in the stretches of the largest maxima", () => {
     expect(candidates([0.1, 0.5, 0.2, 0.4], 10, 35, 2)).toEqual([[10, 20], [30, 35]]);
     expect(candidates([0.1, 0.5, 0.2, 0.4], 10, 35, 3)).toEqual([[10, 35]]);
+    expect(candidates([1, 1, 1], 300, 900, 3)).toEqual([[0, 300], [300, 600], [600, 900]]);
     expect(candidates([1], 1000, 1000, 1)).toEqual([[0, WIDTH], [WIDTH, 1000]]);
   });
 

@@ -59,8 +59,11 @@ export function tokensOf(at: number, z: number, length: number): [first: number,
   return [at * cellOf(z), Math.min((at + 1) * cellOf(z), length)];
 }
 
-/** 2^27 scores are a fraction of a second on one core: no request for exact cells asks for more. */
-const PAIRS = 2 ** 27;
+/** 2^26 scores are a fraction of a second on one core: while cells are made exact, nobody waits longer than that. */
+const PAIRS = 2 ** 26;
+
+/** Whether a row of cells can be made exact in seconds; beyond that (a million tokens, seen from afar) it stays sampled. */
+export const refinable = (z: number, keys: number) => keys * cellOf(z) <= 16 * PAIRS;
 
 /** How many rows of cells to refine at once. A row costs its whole length, since its weights share one softmax. */
 export function stripHeight(z: number, keys: number): number {

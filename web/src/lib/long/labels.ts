@@ -24,7 +24,8 @@ export class Labels {
     const name = `${side}/${piece}`;
     const found = this.#pieces.get(name);
     if (found === undefined) void this.#ask(name, side, piece);
-    return found?.[at - piece * PIECE] ?? null;
+    const text = found?.[at - piece * PIECE];
+    return text === undefined || text === String(at) ? null : text; // a trace without texts has numbers
   }
 
   stop(): void {

@@ -1,6 +1,6 @@
 // Tiles: what is known of each, kept within a bound, asked for in a sensible order.
 
-import { cells, nameOf, parent, segments, stripHeight, topLevel, type Address, type Size } from "./grid";
+import { cells, nameOf, parent, refinable, segments, stripHeight, TILE, topLevel, type Address, type Size } from "./grid";
 
 export interface Tile extends Address {
   name: string;
@@ -96,7 +96,7 @@ function first(address: Address, size: Size, samples: number): Job {
 /** The first rows of a tile that are only sampled. */
 function next(address: Address, size: Size, tile: Tile): Job[] {
   const from = tile.exact.indexOf(0);
-  if (from < 0) return [];
+  if (from < 0 || !refinable(address.z, size.columns)) return [];
   let to = from;
   const most = Math.min(tile.height, from + stripHeight(address.z, size.columns));
   while (to < most && !tile.exact[to]) to += 1;
@@ -129,7 +129,7 @@ export interface Part extends Asked {
 /** The requests that make a job: one, except at the edges of the matrix. */
 export function parts({ address, from, to, samples }: Job, size: Size): Part[] {
   const { width } = cells(address, size);
-  const [firstRow, firstColumn] = [address.row * 256, address.column * 256];
+  const [firstRow, firstColumn] = [address.row * TILE, address.column * TILE];
   const out: Part[] = [];
   let top = 0;
   for (const down of segments(firstRow + from, firstRow + to, address.z, size.rows)) {
