@@ -25,6 +25,13 @@ describe("the selection in the URL", () => {
     top: 0,
     shift: false,
     gold: "0-0 1p2",
+    trace: "a/b",
+    x: 1234.5,
+    y: 0,
+    z: -3.25,
+    pool: "sum",
+    scale: "linear",
+    row: 99_999,
   };
 
   it("comes back as it was", () => {

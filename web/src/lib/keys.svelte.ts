@@ -48,6 +48,7 @@ export function press(event: KeyboardEvent, help: () => void): boolean {
   if (event.key === "?") return (help(), true);
   const view = VIEWS[Number(event.key) - 1];
   if (view) return (selection.set({ view }), true);
+  if (selection.now.view === "long") return false; // it has keys of its own
   if (event.key === "w") return (selection.set({ words: !selection.now.words }), true);
   if (!trace.value) return false;
   const now = selection.now;

@@ -2,7 +2,7 @@
 
 import type { KindName } from "./types";
 
-export type View = "sentence" | "steps" | "align";
+export type View = "sentence" | "steps" | "align" | "long";
 export type Head = number | "mean";
 export type Sink = "special" | "punctuation" | "first";
 
@@ -31,9 +31,17 @@ export interface Selection {
   /** Row convention of Align: true where a word is the decoder's input; null is the model's own. */
   shift: boolean | null;
   gold: string;
+  /** Long: which trace ("" is the first), the token in the middle of each axis, log₂ of tokens per pixel; null is all. */
+  trace: string;
+  x: number | null;
+  y: number | null;
+  z: number | null;
+  pool: "max" | "sum";
+  scale: "log" | "linear";
+  row: number | null;
 }
 
-export const VIEWS: readonly View[] = ["sentence", "steps", "align"];
+export const VIEWS: readonly View[] = ["sentence", "steps", "align", "long"];
 export const SINKS: readonly Sink[] = ["special", "punctuation", "first"];
 const KINDS: readonly KindName[] = ["self", "decoder", "cross"];
 
@@ -58,6 +66,13 @@ export function initial(): Selection {
     top: 5,
     shift: null,
     gold: "",
+    trace: "",
+    x: null,
+    y: null,
+    z: null,
+    pool: "max",
+    scale: "log",
+    row: null,
   };
 }
 
@@ -68,7 +83,7 @@ export function parse(hash: string): Selection {
   found.view = VIEWS.find((view) => view === path) ?? found.view;
   const given = new URLSearchParams(search);
   found.text = given.get("text") ?? found.text;
-  for (const name of ["target", "model", "second", "measure", "score", "gold"] as const) {
+  for (const name of ["target", "model", "second", "measure", "score", "gold", "trace"] as const) {
     found[name] = given.get(name) ?? found[name];
   }
   found.kind = KINDS.find((kind) => kind === given.get("kind")) ?? null;
@@ -80,13 +95,17 @@ export function parse(hash: string): Selection {
   found.hide = SINKS.filter((sink) => given.get("hide")?.split(",").includes(sink));
   found.top = count(given.get("top")) ?? found.top;
   found.shift = given.has("shift") ? given.get("shift") === "1" : null;
+  for (const name of ["x", "y", "z"] as const) found[name] = decimal(given.get(name));
+  found.pool = given.get("pool") === "sum" ? "sum" : "max";
+  found.scale = given.get("scale") === "linear" ? "linear" : "log";
+  found.row = count(given.get("row"));
   return found;
 }
 
 /** The hash of a selection; defaults are left out, except the text, so that an address says what it shows. */
 export function format(selection: Selection): string {
   const plain = initial();
-  const out = new URLSearchParams({ text: selection.text });
+  const out = new URLSearchParams(selection.view === "long" && selection.text === plain.text ? {} : { text: selection.text });
   const put = (name: string, value: string, usual: string) => value !== usual && out.set(name, value);
   for (const name of ["target", "model", "second"] as const) put(name, selection[name], "");
   put("kind", selection.kind ?? "", "");
@@ -101,6 +120,11 @@ export function format(selection: Selection): string {
   put("top", selection.top.toString(), plain.top.toString());
   put("shift", selection.shift === null ? "" : selection.shift ? "1" : "0", "");
   put("gold", selection.gold, "");
+  put("trace", selection.trace, "");
+  for (const name of ["x", "y", "z"] as const) put(name, selection[name]?.toString() ?? "", "");
+  put("pool", selection.pool, plain.pool);
+  put("scale", selection.scale, plain.scale);
+  put("row", selection.row?.toString() ?? "", "");
   return `#/${selection.view}?${out.toString()}`;
 }
 
@@ -111,6 +135,10 @@ function splitOnce(text: string, mark: string): [string, string] {
 
 function count(text: string | null): number | null {
   return text !== null && /^\d{1,6}$/.test(text) ? Number(text) : null;
+}
+
+function decimal(text: string | null): number | null {
+  return text !== null && /^-?\d{1,9}(\.\d{1,6})?$/.test(text) ? Number(text) : null;
 }
 
 function numbers(text: string | null): number[] {

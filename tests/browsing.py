@@ -1,0 +1,74 @@
+"""A real browser for the tests that need one: Chromium, driven by Playwright."""
+
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PICTURES = os.environ.get("REGARD_PICTURES")  # where the pictures of the docs are written, if they are to be
+
+
+@contextmanager
+def chromium():
+    """A browser; skips where there is none."""
+    sync = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("needs Chromium: on Debian, apt install chromium")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(browser, url, *, refused="nothing", **options):
+    """A page in a fresh profile; whatever it complains of, the test fails for, but that a request was ``refused``."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    page = context.new_page()
+    complaints = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+    page.set_default_timeout(20_000)
+    page.goto(url)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert [each for each in complaints if refused not in each] == []
+
+
+def accessible(page):
+    """What axe finds that is serious."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", exc_type=ImportError)
+    found = axe.Axe().run(page).response["violations"]
+    return [
+        (each["id"], [node["html"][:120] for node in each["nodes"]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def picture(page, name, tmp_path, **options):
+    """A picture of the page for the docs, or only to see that one can be taken."""
+    folder = Path(PICTURES) if PICTURES else tmp_path
+    path = folder / f"{name}.png"
+    page.screenshot(path=path, animations="disabled", **options)
+    assert path.stat().st_size > 5000
+    if PICTURES:
+        from PIL import Image
+
+        Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
