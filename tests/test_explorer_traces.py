@@ -380,6 +380,19 @@ def test_no_tile_is_wrong(name):
         check_tiles(client, score, q, k, 3000)
 
 
+@pytest.mark.parametrize("name", SCORES)
+def test_what_is_not_finite_is_shown_so(name):
+    torch.manual_seed(2)
+    score, (q, k) = SCORES[name](), torch.randn(2, 1, 1, 40, 16)
+    k[..., 30, 0], q[..., 7, 1] = math.nan, math.inf
+    trace = Trace.of(q, k, torch.ones_like(k), score=score, mask=Causal())
+    right = regard.steps(q, k, torch.ones_like(k), score=score, mask=Causal()).weights[0, 0].detach()
+    assert right.isnan().any(-1).nonzero()[:, 0].tolist() == [7, *range(30, 40)]
+    for cols in ((0, 40), (0, 20), (20, 40)):
+        found = trace.tile(0, 0, (0, 40), cols)
+        np.testing.assert_allclose(found, right[:, cols[0] : cols[1]], rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCORES)
 def test_no_tile_of_100_000_tokens_is_wrong(name):
@@ -411,7 +424,7 @@ def test_tiles_are_computed_once():
 
     answers = Counting(random_trace())
     with serving(NONE, given={"x": answers}, tile_bytes=300) as client:
-        for query in ("head=0", "head=1", "head=1&kind=self", "kind=self&head=1", "head=0"):  # 256 bytes each
+        for query in ("head=0", "height=8&width=8", "width=8&height=8&kind=self", "head=0"):  # 256 bytes each
             client.get(f"/api/trace/x/tile?{query}")
     assert answers.count == 3
 
