@@ -39,16 +39,22 @@ def opened(browser, url, *, refused="nothing", **options):
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     page = context.new_page()
     complaints = []
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+
+    def heard(said):
+        if said.type in ("error", "warning") and "GPU stall due to ReadPixels" not in said.text:  # taking pictures does
+            complaints.append(said.text)
+
+    page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: (complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)  # the first additive score may compile its kernel
     page.goto(url)
     try:
         yield page
     finally:
         context.close()
-    assert [each for each in complaints if refused not in each] == []
+    wrong = [each for each in complaints if refused not in each]
+    assert not wrong, wrong
 
 
 def accessible(page):
