@@ -78,6 +78,13 @@ def test_a_long_text_is_seen_whole_and_from_near(browser, address, long, tmp_pat
             assert value == pytest.approx(float(long.weights(0, 0, r)[c]), abs=1e-6)
 
 
+def test_without_a_model_there_is_only_this_view(browser, address):
+    with opened(browser, address) as page:  # no complaint: nothing is asked that cannot be answered
+        page.get_by_test_id("long-canvas").wait_for()
+        assert page.locator("[data-testid^=tab-]").count() == 1
+        page.wait_for_timeout(500)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser, address, scheme):
     with opened(browser, f"{address}#/long?trace=long", color_scheme=scheme, reduced_motion="reduce") as page:

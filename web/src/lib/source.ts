@@ -111,10 +111,10 @@ export class Kept<T> {
   }
 }
 
-/** An alignment's choice as parameters: the mean is what a service takes when no head is given. */
+/** An alignment's choice as parameters; no head is the model's own, which need not be the mean. */
 export const alignParameters = ({ layer, head, shift, gold }: AlignChoice) => ({
   layer,
-  head: head === "mean" ? null : head,
+  head,
   shift: shift === null ? null : Number(shift),
   gold,
 });
