@@ -1,5 +1,7 @@
 """regard: attention you can use, train and see."""
 
+from typing import Any
+
 from regard import decode, mask, models, nn, score, trace
 from regard.attend import attend, plan, steps
 from regard.kernels.reference import Steps
@@ -24,6 +26,17 @@ __all__ = [
     "plan",
     "record",
     "score",
+    "show",
     "steps",
     "trace",
 ]
+
+
+def show(trace: Trace, *, name: str = "", item: int = 0) -> Any:
+    """The explorer in a notebook, of a trace that :func:`record` made; what is seen is computed when it is seen.
+
+    ``name`` is what it is called there, ``item`` the batch item. Needs ``pip install "regard[notebook]"``.
+    """
+    from regard.explorer.widget import show
+
+    return show(trace, name=name, item=item)

@@ -82,3 +82,33 @@ def files(tmp_path):
     for name, lines in (("test.en", SOURCES), ("test.fr", TARGETS), ("test.gold", GOLD)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     return tmp_path
+
+
+# --- a browser ---
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium. Of a module and no longer: while it runs, this thread has an event loop."""
+    from browsing import chromium
+
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens pages, each in a browser context of its own: visit(url, **options of the context)."""
+    from browsing import Visit
+
+    opened = []
+
+    def open_page(url=None, **options):
+        opened.append(Visit(browser, **options))
+        if url is not None:
+            opened[-1].page.goto(url)
+        return opened[-1]
+
+    yield open_page
+    for one in opened:
+        one.close()
