@@ -1,6 +1,8 @@
 """regard: attention you can use, train and see."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from regard import decode, mask, models, nn, score, trace
 from regard.attend import attend, plan, steps
@@ -9,6 +11,9 @@ from regard.plan import Plan
 from regard.terms import Keys
 from regard.trace import Trace, record
 from regard.translator import Translator, load
+
+if TYPE_CHECKING:
+    from regard.explorer.answers import Answers
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,7 +37,7 @@ __all__ = [
 ]
 
 
-def show(trace: Trace, *, name: str = "", item: int = 0) -> Any:
+def show(trace: Trace | Answers, *, name: str = "", item: int = 0) -> Any:
     """The explorer in a notebook, of a trace that :func:`record` made; what is seen is computed when it is seen.
 
     ``name`` is what it is called there, ``item`` the batch item. Needs ``pip install "regard[notebook]"``.

@@ -260,6 +260,31 @@ def test_a_pass_that_does_not_share_its_keys_has_no_steps(tmp_path):
     assert "steps" not in exported.document(page(trace, tmp_path))
 
 
+def test_what_weights_and_values_do_not_tell_has_no_steps(tmp_path):
+    """Positions in the values, and a sink beside the keys: the page could not come to the same context."""
+    model = encoder(layers=1, score=Relative(8, 3, values=True))
+    assert "steps" not in exported.document(page(traced(model, torch.randn(1, 5, 32)), tmp_path))
+    q = torch.randn(1, 2, 5, 4)
+    with regard.record() as trace:
+        regard.attend(q, q, q, sink=1.0)
+    found = exported.document(page(trace, tmp_path))
+    assert "steps" not in found
+    right = trace.weights(0, 1).double().numpy()
+    assert right.sum(1).max() < 1
+    assert np.abs(exported.matrix(found["weights"]["self"][0][1]) - right).max() <= found["stored"]["weights"]["error"]
+
+
+@pytest.mark.parametrize("opened", [0, 2])
+def test_a_layer_follows_the_heads_of_one_score(opened, tmp_path):
+    """That of the opened head; others would need a formula of their own."""
+    model = encoder(layers=1, score=regard.score.PerHead((2, Dot()), (2, Additive(8, 8, 8))))
+    trace = traced(model, torch.randn(1, 5, 32))
+    found = exported.document(page(trace, tmp_path, head=opened))
+    assert [one["head"] for one in found["steps"][0]["heads"]] == [opened, opened + 1]
+    for head in (opened, opened + 1):
+        compare(exported.steps(found, "self", 0, head, 3), trace.steps(0, head, 3))
+
+
 def test_vectors_are_added_while_there_is_room(tmp_path):
     trace = seq2seq(length=30)
     answers = Answers(trace)
@@ -406,3 +431,52 @@ def test_a_program_that_could_not_stand_in_a_page_is_refused(bad, tmp_path):
     (tmp_path / "app.css").write_bytes(b"")
     with pytest.raises(ValueError, match="cannot stand in a page"):
         export.html({}, title="", version="", folder=tmp_path)
+
+
+# --- translations ---
+
+
+def test_a_translation_with_its_links(run, model, translator, tmp_path):
+    source = "the red cat sees a big dog ."
+    done = run("translate", "--model", model, "--html", tmp_path / "page.html", source, "the dog eats .")
+    assert done.code == 0, done.err
+    assert done.lines[0] == translator.translate(source)
+    found = exported.document(tmp_path / "page.html")
+    told = found["trace"]
+    assert (told["source"]["text"], told["translation"], told["model"]) == (source, done.lines[0], "model")
+    assert set(found["weights"]) == {"self", "decoder", "cross"} and found["steps"]
+    right = sorted(map(list, translator.align([(source, done.lines[0])])[0]))
+    assert told["alignment"]["links"] == right
+    assert found["start"] == "#/align?kind=cross&layer=1&head=mean"
+
+
+def test_the_layer_and_head_of_the_links_can_be_chosen(run, model, translator, tmp_path):
+    source = "the red cat sees a big dog ."
+    run("translate", "--model", model, "--html", tmp_path / "page.html", "--layer", 0, "--head", 3, source)
+    found = exported.document(tmp_path / "page.html")
+    links = found["trace"]["alignment"]
+    assert (links["layer"], links["head"]) == (0, 3)
+    assert found["start"] == "#/align?kind=cross&layer=0&head=3"
+    right = translator.align([(source, found["trace"]["translation"])], layer=0, head=3)[0]
+    assert links["links"] == sorted(map(list, right))
+
+
+def test_of_a_line_that_is_cut_the_first_sentence_is_shown(translator, tmp_path):
+    translator = regard.Translator(translator.model, translator.subwords, split=12)
+    line = "the dog eats a cat . the bird sees the dog ."
+    (output,) = translator.outputs([line], attention=True)
+    assert export.translation(tmp_path / "page.html", translator, line, output)
+    told = exported.document(tmp_path / "page.html")["trace"]
+    assert told["source"]["text"] == "the dog eats a cat ." and output.text.startswith(told["translation"])
+    assert told["note"].endswith("this page shows the first")
+
+
+def test_nothing_to_show_is_said(run, model, tmp_path):
+    done = run("translate", "--model", model, "--html", tmp_path / "page.html", "")
+    assert done.code == 0 and "not written, the first line has no translation" in done.err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_another_engine_cannot_show_every_head(run, model, tmp_path):
+    done = run("translate", "--model", model, "--engine", "ctranslate2", "--html", tmp_path / "page.html", "a dog")
+    assert done.code == 2 and "leave --engine out" in done.err
