@@ -73,7 +73,12 @@ Head = Annotated[int | None, typer.Option(help="One head of it, from 0; by defau
 Shift = Annotated[
     bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
 ]
-Models = Annotated[list[str], typer.Option("--model", "-m", help="A model folder or a bundled model; may be repeated.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", "-m", help="A model folder or a bundled model; may be repeated.")
+]
+Traces = Annotated[
+    list[Path] | None, typer.Option("--trace", help="A file of trace.save; may be repeated. Then no model is needed.")
+]
 Host = Annotated[str, typer.Option(help="Address to listen on; 127.0.0.1 is for this machine alone.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="By default 8000, or the next that is free.")]
 AllowHost = Annotated[list[str] | None, typer.Option(help="Another name that the server answers to; may be repeated.")]
@@ -329,7 +334,8 @@ def export(
 @app.command()
 def serve(
     *,
-    model: Models = ["en-fr-small"],  # noqa: B006
+    model: Models = None,
+    trace: Traces = None,
     host: Host = "127.0.0.1",
     port: Port = None,
     allow_host: AllowHost = None,
@@ -345,13 +351,23 @@ def serve(
     """
     from regard.explorer import start
 
-    start(model, with_page=False, host=host, port=port, allow_hosts=allow_host or [], device=device, say=say)
+    start(
+        _served(model, trace),
+        traces=trace or [],
+        with_page=False,
+        host=host,
+        port=port,
+        allow_hosts=allow_host or [],
+        device=device,
+        say=say,
+    )
 
 
 @app.command()
 def explore(
     *,
-    model: Models = ["en-fr-small"],  # noqa: B006
+    model: Models = None,
+    trace: Traces = None,
     host: Host = "127.0.0.1",
     port: Port = None,
     allow_host: AllowHost = None,
@@ -363,12 +379,27 @@ def explore(
     \b
     regard explore
     regard explore --model transformer/ --model rnn/ --port 9000 --no-browser
+    regard explore --trace book.safetensors
 
     It is `regard serve` with a page. Everything stays on this machine.
     """
     from regard.explorer import start
 
-    start(model, browser=browser, host=host, port=port, allow_hosts=allow_host or [], device=device, say=say)
+    start(
+        _served(model, trace),
+        traces=trace or [],
+        browser=browser,
+        host=host,
+        port=port,
+        allow_hosts=allow_host or [],
+        device=device,
+        say=say,
+    )
+
+
+def _served(models: list[str] | None, traces: list[Path] | None) -> list[str]:
+    """The models that are asked for; the bundled one where nothing is."""
+    return models or ([] if traces else ["en-fr-small"])
 
 
 def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:

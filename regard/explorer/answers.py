@@ -140,7 +140,10 @@ class Answers:
         place = ("rows", "columns").index(side)
         given = self.trace.labels(kind=kind, item=self.item)[place]
         count = self.trace.shape(0, kind=kind, call=None)[2 + place]
-        return Labels.of([*given[:count], *map(str, range(len(given), count))])
+        every = [*given[:count], *map(str, range(len(given), count))]
+        if side == "columns" and (rows := self._labels(kind, "rows")).tokens == every:
+            return rows  # of a long text this is much
+        return Labels.of(every)
 
     # --- weights ---
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from regard.explorer import view
+from regard.explorer.answers import Unable
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
 from regard.output import Output, sentences
@@ -45,6 +46,8 @@ class Models:
 
     def name(self, wanted: str | None) -> str:
         """The name of the model that is meant."""
+        if not self._known:
+            raise Unable("no model is served here, only recorded traces; start the service with --model to translate")
         if wanted is None:
             return next(iter(self._known))
         if wanted not in self._known:

@@ -20,6 +20,7 @@ from regard.kernels import reference
 from regard.plan import choose
 from regard.score import PerHead, Score, Sum
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
+from regard.trace._stop import check
 
 BLOCK = 2**22  # numbers in the largest temporary
 ROWS, COLUMNS = 256, 2048  # of a block that stays in a cache
@@ -170,6 +171,7 @@ class Call:
         width = max([t.a.shape[-1] for t in p.terms.tanhs], default=1)
         many = max(1, BLOCK // (max(columns.stop - columns.start, 1) * width))
         for some in rows.split(many) if len(rows) else [rows]:
+            check()
             yield some, _scores(p, some.to(p.device), columns)
 
     def logsumexp(self, head: int, item: int, rows: Tensor) -> Tensor:
@@ -179,12 +181,15 @@ class Call:
         if len(missing):
             p = self.narrow(head, item)
             if p.terms.tanhs:  # a fused kernel is far faster than tanh for each pair and dim
-                some = replace(select_rows(p, missing.to(p.device)), need_logsumexp=True)
-                lse = choose(some).run()[1]
-                assert lse is not None
-                known[missing] = lse[0, 0].to(known.dtype)
+                for few in missing.split(ROWS):
+                    check()
+                    some = replace(select_rows(p, few.to(p.device)), need_logsumexp=True)
+                    lse = choose(some).run()[1]
+                    assert lse is not None
+                    known[few] = lse[0, 0].to(known.dtype)
             else:
-                known[missing] = torch.cat([_logsumexp(p, few) for few in missing.to(p.device).split(ROWS)])
+                for few in missing.split(ROWS):
+                    known[few] = _logsumexp(p, few.to(p.device))
         return known[rows]
 
     def _known(self, head: int, item: int) -> Tensor:
@@ -416,6 +421,7 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
         top = p.sink.to(top).reshape(1).expand(len(rows))
     total = (top > -torch.inf).to(top)
     for start in range(0, p.keys, COLUMNS):
+        check()
         columns, full = slice(start, min(start + COLUMNS, p.keys)), p.mask is None
         if p.mask is not None and p.mask.static:
             empty, full = p.mask.span(first, last, columns.start, columns.stop - 1)

@@ -16,6 +16,7 @@ from regard.attend import OBSERVER, lowered
 from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
+from regard.trace._stop import check
 from regard.trace._tiles import pooled
 
 KINDS = ("self", "decoder", "cross")
@@ -361,6 +362,7 @@ class Trace:
             for head in some:
                 self._check(call, head, 0)
             named.setdefault(call.name, []).extend(some)
+        check()
         args, kwargs = self.runs[-1]
         with torch.no_grad(), without(self.model, named):
             return self.model(*args, **kwargs)
