@@ -37,11 +37,12 @@ __all__ = [
 ]
 
 
-def show(trace: Trace | Answers, *, name: str = "", item: int = 0) -> Any:
+def show(trace: Trace | Answers, **options: Any) -> Any:
     """The explorer in a notebook, of a trace that :func:`record` made; what is seen is computed when it is seen.
 
-    ``name`` is what it is called there, ``item`` the batch item. Needs ``pip install "regard[notebook]"``.
+    Options: ``name``, what the trace is called; ``item`` of the batch; and what it opens with: ``view`` ("sentence",
+    "steps", "heads", "compare"), ``kind``, ``layer``, ``head``, ``query``. Needs ``pip install "regard[notebook]"``.
     """
     from regard.explorer.widget import show
 
-    return show(trace, name=name, item=item)
+    return show(trace, **options)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.explorer.opening import Opening, Place
 from regard.explorer.packing import Packer, length, text
 from regard.explorer.scores import formula
 from regard.trace import Trace
@@ -25,14 +26,6 @@ VERSION = 1
 TOKENS = 512  # on a side
 WEIGHTS = 48_000_000  # characters that weights may take at most
 ROOM = 4_000_000  # characters that all may take, where weights leave so many
-
-
-class Place(NamedTuple):
-    """A head; None is the mean of all, which has no steps of its own."""
-
-    kind: str
-    layer: int
-    head: int | None
 
 
 @dataclass
@@ -54,8 +47,7 @@ def document(
     measures: list[dict[str, Any]],
     *,
     version: str,
-    opened: Place,
-    start: str,
+    opened: Opening,
     item: int = 0,
     bits: int = 16,
     room: int = ROOM,
@@ -72,9 +64,9 @@ def document(
     parts: dict[str, Packed | None] = {"weights": _matrices(trace, "weights", item, bits)}
     if left.take(size):
         parts["norms"] = _norms(trace, item, bits)
-    if _has_rollout(trace) and left.take(size // max(trace.shape(0)[1], 1)):
+    if has_rollout(trace) and left.take(size // max(trace.shape(0)[1], 1)):
         parts["rollout"] = _rollouts(trace, item, bits)
-    parts["steps"] = _steps(trace, item, opened, left)
+    parts["steps"] = _steps(trace, item, opened.place, left)
     found = {name: part for name, part in parts.items() if part is not None}
     return {
         "version": VERSION,
@@ -83,7 +75,7 @@ def document(
         "stored": {name: packer.stored for name, (packer, _) in found.items()},
         **{name: packed for name, (_, packed) in found.items()},
         "heads": measures,
-        "start": start,
+        "start": opened.address,
     }
 
 
@@ -134,7 +126,8 @@ def _norms(trace: Trace, item: int, bits: int) -> Packed | None:
         return None
 
 
-def _has_rollout(trace: Trace) -> bool:
+def has_rollout(trace: Trace) -> bool:
+    """Whether queries are keys in every layer of self-attention."""
     layers = range(trace.kinds.get("self", 0))
     shapes = [trace.shape(layer) for layer in layers]
     return bool(shapes) and all(s[2] == s[3] for s in shapes) and all(trace.calls(layer) == 1 for layer in layers)

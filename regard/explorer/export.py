@@ -13,10 +13,10 @@ from base64 import b64encode
 from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from regard.explorer.answers import Answers
-from regard.explorer.document import ROOM, Place, document, refuse_long
+from regard.explorer.document import ROOM, document, refuse_long
+from regard.explorer.opening import opening
 from regard.explorer.view import record
 from regard.output import Output, sentences
 from regard.text import write_whole
@@ -24,7 +24,6 @@ from regard.trace import Trace
 from regard.translator import Translator
 
 FOLDER = Path(__file__).parent / "static"
-VIEWS = ("sentence", "steps", "heads", "compare", "align")
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -64,33 +63,25 @@ def page(
     answers: Answers,
     *,
     title: str = "",
-    view: str = "sentence",
-    kind: str | None = None,
-    layer: int | None = None,
-    head: int | str | None = None,
-    query: int | None = None,
     bits: int = 16,
     room: int = ROOM,
     about: dict[str, Any] | None = None,
+    **chosen: Any,
 ) -> bytes:
     """The page, the same bytes for the same trace.
 
-    It opens with a ``view`` of one ``head`` ("mean" for all of them) of a ``layer`` of a ``kind``, and one ``query``.
     Numbers have ``bits`` bits. ``room`` is the size up to which norms, rollout and vectors are added to the weights.
-    ``about`` replaces parts of what the answers say of the trace.
+    ``about`` replaces parts of what the answers say of the trace. What is ``chosen`` are arguments of :func:`opening`.
     """
-    if view not in VIEWS:
-        raise ValueError(f"view: expected one of {', '.join(VIEWS)}, got {view!r}")
     refuse_long(answers.trace)
     described = _described(answers, title) | (about or {})
-    opened = _opened(answers.trace, kind, layer, head)
+    opened = opening(answers.trace, alignment=described["alignment"], **chosen)
     found = document(
         answers.trace,
         described,
         [answers.heads(kind=one) for one in answers.trace.kinds],
         version=_version(),
         opened=opened,
-        start=_start(view, opened, query),
         item=answers.item,
         bits=bits,
         room=room,
@@ -122,14 +113,9 @@ def translation(
     if not target.strip():
         return False
     answers = record(translator, text, target, own=True)
-    links = answers.align(layer=layer, head=None if head is None else str(head))
-    about = {"model": translator.name, "note": note, "alignment": links}
-    where = {"kind": "cross", "layer": links["layer"], "head": "mean" if links["head"] is None else links["head"]}
-    write(answers, path, title=text, view="align", about=about, **where)
+    about = {"model": translator.name, "note": note}
+    write(answers, path, title=text, view="align", kind="cross", layer=layer, head=head, about=about)
     return True
-
-
-# --- what the page opens with ---
 
 
 def _described(answers: Answers, title: str) -> dict[str, Any]:
@@ -138,28 +124,6 @@ def _described(answers: Answers, title: str) -> dict[str, Any]:
     nothing: dict[str, Any] = {"text": "", "tokens": [], "words": []}
     sides = {name: found[name] or nothing for name in ("source", "target")}
     return {**found, **sides, "model": found["model"] or title or "trace"}
-
-
-def _opened(trace: Trace, kind: str | None, layer: int | None, head: int | str | None) -> Place:
-    kind = next(iter(trace.kinds)) if kind is None else kind
-    if kind not in trace.kinds:
-        raise ValueError(f"kind: expected one of those recorded ({', '.join(trace.kinds)}), got {kind!r}")
-    layers, heads = trace.kinds[kind], trace.shape(0, kind=kind)[1]
-    layer = 0 if layer is None else layer
-    if not 0 <= layer < layers:
-        raise ValueError(f"layer: there are {layers} of kind {kind!r}, from 0; got {layer}")
-    number = None if head == "mean" else 0 if head is None else head
-    if not (number is None or (isinstance(number, int) and 0 <= number < heads)):
-        raise ValueError(f'head: there are {heads}, from 0, and "mean"; got {head!r}')
-    return Place(kind, layer, number)
-
-
-def _start(view: str, opened: Place, query: int | None) -> str:
-    head = "mean" if opened.head is None else opened.head
-    chosen: dict[str, Any] = {"kind": opened.kind, "layer": opened.layer, "head": head}
-    if query is not None:
-        chosen["query"] = query
-    return f"#/{view}?{urlencode(chosen)}"
 
 
 # --- the file ---

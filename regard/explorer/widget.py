@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.explorer import api
-from regard.explorer.answers import Answers
+from regard.explorer import api, shapes
+from regard.explorer.answers import Answers, Unable
+from regard.explorer.document import has_rollout
 from regard.explorer.limits import Limits
+from regard.explorer.opening import opening
 from regard.explorer.schema import Invalid, checked, from_text
+from regard.explorer.view import Recording
 from regard.trace import Trace
 
 FOLDER = Path(__file__).parent / "widget"
@@ -26,8 +29,14 @@ Answer = tuple[Any, list[bytes]]
 """What is sent as JSON, and what beside it as bytes."""
 
 
-def show(trace: Trace | Answers, *, name: str = "", item: int = 0) -> Any:
-    """The explorer as a widget; ``name`` is what it calls the trace, ``item`` the batch item it shows."""
+def show(
+    trace: Trace | Answers,
+    *,
+    name: str = "",
+    item: int = 0,
+    **chosen: Any,
+) -> Any:
+    """The explorer as a widget; see :func:`regard.show`."""
     try:
         import anywidget  # noqa: F401
     except ImportError as error:
@@ -38,9 +47,10 @@ def show(trace: Trace | Answers, *, name: str = "", item: int = 0) -> Any:
 
     if not isinstance(trace, (Trace, Answers)):
         raise TypeError(f"expected a trace, as regard.record gives it, got {type(trace).__name__}")
-    if isinstance(trace, Trace) and not trace.kinds:
+    answers = trace if isinstance(trace, Answers) else Answers(trace, name=name, item=item)
+    if not answers.trace.kinds:
         raise ValueError("the trace is empty: was the model called inside the with block?")
-    return Explorer(Desk(trace if isinstance(trace, Answers) else Answers(trace, name=name, item=item)))
+    return Explorer(Desk(answers), opening(answers.trace, **chosen).address)
 
 
 def bundle(name: str) -> str:
@@ -68,13 +78,24 @@ class Desk:
         self.answers = answers
         self._limits = Limits()
         self._known = {operation.name: operation for operation in api.operations(self._limits)}
-        self._schemas = api.schemas(self._limits)
+        self._schemas = shapes.schemas(self._limits)
 
     def can(self) -> dict[str, Any]:
         """What the widget may offer: what there is no model for, it does not show."""
-        runs = hasattr(self.answers, "knockout") and self.answers.trace.model is not None
-        views = ["sentence", "steps", "heads", "compare"] + ["align"] * hasattr(self.answers, "align")
-        return {"translate": False, "knockout": runs, "effects": runs, "views": views}
+        translated = isinstance(self.answers, Recording)
+        views = ["sentence", "steps", "heads", "compare"] + ["align"] * translated
+        return {"translate": False, "knockout": translated, "effects": translated, "views": views}
+
+    def measures(self) -> list[str]:
+        """What a row can be of: weights, and what was recorded enough for."""
+        calls = self.answers.trace.recorded
+        there = {
+            "weights": True,
+            "norms": all(call.projection is not None for call in calls),
+            "rollout": has_rollout(self.answers.trace),
+            "gradient": all(call.gradient is not None for call in calls),
+        }
+        return [name for name, found in there.items() if found]
 
     def ask(self, question: Any) -> Answer:
         """The answer to a question, or what is wrong with it; never an exception."""
@@ -82,7 +103,7 @@ class Desk:
         try:
             ok, buffers = self._answered(question)
             return {"id": number, "ok": ok}, buffers
-        except Unknown as problem:
+        except Unable as problem:
             return {"id": number, "error": str(problem), "status": 409}, []
         except Invalid as problem:
             return {"id": number, "error": str(problem), "status": 422}, []
@@ -107,7 +128,7 @@ class Desk:
         described = self.answers.described()
         one = {"name": described["model"] or self.answers.name or "trace", "architecture": "", "parameters": 0}
         known = {**one, "default": True, "kinds": kinds, "limit": 0}
-        found = {"models": [known], "scores": list(api.SCORES), "measures": list(api.MEASURES)}
+        found = {"models": [known], "scores": list(shapes.SCORES), "measures": self.measures()}
         return {**found, "version": str(sys.modules["regard"].__version__)}, []
 
     def traces(self, _: dict[str, Any]) -> Answer:
@@ -128,9 +149,7 @@ class Desk:
 
     def plain(self, name: str, given: dict[str, Any]) -> Answer:
         """Answers that have the same arguments here and there."""
-        method: Callable[..., Any] | None = getattr(self.answers, name, None)
-        if method is None:
-            raise Unknown(f"{name}: this trace has no translator, so there is nothing to answer with")
+        method: Callable[..., Any] = getattr(self.answers, name)
         return method(**self._checked(name, given)), []
 
     def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -146,10 +165,6 @@ class Desk:
                 raise Invalid(f"{name}: unknown parameter {key[:60]!r}; there are {', '.join(known)}")
             arguments[key] = from_text(str(value), known[key], where=key)
         return arguments
-
-
-class Unknown(Invalid):
-    """A question that makes sense, but not of this trace."""
 
 
 def _plain(name: str) -> Callable[[Desk, dict[str, Any]], Answer]:
