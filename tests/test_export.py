@@ -4,14 +4,13 @@ import hashlib
 import html
 import json
 import re
-import time
 from base64 import b64encode
 
 import exported
 import numpy as np
 import pytest
 import torch
-from browsing import barriers
+from exported import HOSTILE, WORDS, encoder, page, traced
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,48 +19,7 @@ from regard.explorer import document, export
 from regard.explorer.answers import Answers
 from regard.explorer.packing import Packer
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
-from regard.nn import EncoderLayer
 from regard.score import Additive, ALiBi, Bilinear, Cosine, Dot, General, Location, Relative, Rotary, Softcap, T5Bias
-
-HOSTILE = [
-    "</script><img src=x onerror=alert(1)>",
-    "<!--<script>",
-    "]]>",
-    "\u2028\u2029",
-    '"quoted\\',
-    "&lt;b&gt;",
-    "\x00\x7f",
-    "مرحبا",
-    "猫",
-    "\ud800",
-    "${x}",
-    "{brace}",
-]
-WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "very", "tired", "and", "so", "he", "slept"]
-
-
-def encoder(layers=2, heads=4, dim=32, **options):
-    made = torch.nn.ModuleList(EncoderLayer(dim, heads, **options) for _ in range(layers)).eval()
-
-    class Stack(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = made
-
-        def forward(self, x, mask=None):
-            for layer in self.layers:
-                x = layer(x, mask=mask)
-            return x
-
-    return Stack().eval()
-
-
-def traced(model, *inputs, labels=None, **options):
-    with torch.no_grad(), regard.record(model) as trace:
-        model(*inputs, **options)
-    if labels is not None:
-        trace.label(labels)
-    return trace
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +33,6 @@ def seq2seq(length=12, **options):
     small = {"vocab_size": 60, "dim": 32, "ffn_dim": 48, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
     model = Transformer(TransformerConfig(**{**small, **options})).eval()
     return traced(model, torch.randint(5, 60, (1, length)), torch.randint(5, 60, (1, length + 2)))
-
-
-def page(trace, tmp_path, **options):
-    path = tmp_path / "page.html"
-    trace.to_html(path, **options)
-    return path
 
 
 # --- numbers ---
@@ -482,138 +434,3 @@ def test_nothing_to_show_is_said(run, model, tmp_path):
 def test_another_engine_cannot_show_every_head(run, model, tmp_path):
     done = run("translate", "--model", model, "--engine", "ctranslate2", "--html", tmp_path / "page.html", "a dog")
     assert done.code == 2 and "leave --engine out" in done.err
-
-
-# --- a real browser, from disk ---
-
-
-@pytest.fixture(scope="module")
-def spoken():
-    """A decoder's words, some of which would like to be something else."""
-    torch.manual_seed(2)
-    words = [*WORDS[:8], *(word for word in HOSTILE if word.strip("\u2028\u2029"))]
-    trace = traced(encoder(), torch.randn(1, len(words), 32), mask=regard.mask.Causal())
-    trace.label(words)
-    return trace
-
-
-def go(seen, address):
-    """Another address of the same page: what it shows then is asked for anew."""
-    seen.page.evaluate("address => { location.hash = address }", address)
-
-
-def values(page, selector, count):
-    """Numbers in full, by their index; waits until there are as many."""
-    page.wait_for_function(
-        "([selector, count]) => document.querySelectorAll(selector).length === count", arg=[selector, count]
-    )
-    return page.eval_on_selector_all(selector, "all => all.map(one => [Number(one.dataset.index), one.dataset.value])")
-
-
-def test_a_browser_shows_the_numbers_of_the_trace_and_asks_nobody(visit, spoken, tmp_path):
-    path = page(spoken, tmp_path)
-    stated = exported.document(path)["stored"]["weights"]["error"]
-    seen = visit(path.as_uri())
-    seen.page.get_by_test_id("table-sentence").click()
-    count = len(spoken.labels()[0])
-    for layer, head, query in ((0, 0, 3), (1, 2, count - 1), (1, 3, 0)):
-        go(seen, f"#/sentence?layer={layer}&head={head}&query={query}&top=0")
-        seen.page.locator(f'[data-testid=head][data-value="{head}"]').wait_for()
-        seen.page.locator(f'[data-testid=layer][data-value="{layer}"]').wait_for()
-        right = spoken.weights(layer, head, query).double().tolist()
-        eventually(lambda: dict(values(seen.page, "[data-testid=table-value]", count)), right, stated)
-    assert seen.fetched == [] and seen.complaints == []
-
-
-def eventually(read, right, error):
-    """The page has drawn the row that was asked for when every number is within the error."""
-    deadline = time.monotonic() + 10
-    while True:
-        found = read()
-        worst = max(abs(float(found[i]) - x) for i, x in enumerate(right))
-        if worst <= error:
-            return
-        assert time.monotonic() < deadline, f"off by {worst}, {error} were stated"
-        time.sleep(0.05)
-
-
-def test_a_browser_follows_the_steps(visit, spoken, tmp_path):
-    seen = visit(page(spoken, tmp_path, view="steps", layer=1, head=2, query=5).as_uri())
-    right = spoken.steps(1, 2, 5)
-    for name in ("q", "context", "recorded"):
-        found = values(seen.page, f"[data-step={name}]", 8)
-        np.testing.assert_allclose([float(x) for _, x in sorted(found)], getattr(right, name).numpy(), atol=3e-4)
-    found = values(seen.page, "[data-step=weights]", len(right.weights))
-    np.testing.assert_allclose([float(x) for _, x in sorted(found)], right.weights.numpy(), atol=1e-4)
-    assert seen.fetched == [] and seen.complaints == []
-
-
-def test_hostile_tokens_are_shown_as_text(visit, spoken, tmp_path):
-    seen = visit(page(spoken, tmp_path, title="</title><script>alert(1)</script>").as_uri())
-    dialogs = []
-    seen.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    seen.page.get_by_test_id("token").first.wait_for()
-    shown = seen.page.get_by_test_id("token").all_inner_texts()
-    assert any("</script><img src=x onerror=alert(1)>" in text for text in shown)
-    assert seen.page.locator("img[src=x]").count() == 0
-    for tab in ("steps", "heads", "compare"):
-        seen.page.get_by_test_id(f"tab-{tab}").click()
-    seen.page.wait_for_timeout(300)
-    assert not dialogs and seen.fetched == [] and seen.complaints == []
-
-
-def test_the_page_says_how_exact_it_is(visit, spoken, tmp_path):
-    seen = visit(page(spoken, tmp_path, bits=8).as_uri())
-    note = seen.page.get_by_test_id("measure-note").first.inner_text()
-    assert "8 bits" in note and "largest error" in note
-
-
-@pytest.fixture(scope="module")
-def told(translator, tmp_path_factory):
-    """The page of a translation."""
-    source, path = "the red cat sees a big dog .", tmp_path_factory.mktemp("told") / "page.html"
-    (output,) = translator.outputs([source], attention=True)
-    assert export.translation(path, translator, source, output)
-    return path, source, output.text
-
-
-@pytest.mark.parametrize("layer", [None, 0])
-def test_a_browser_shows_the_links_of_a_translation(visit, told, translator, layer):
-    path, source, target = told
-    chosen = {} if layer is None else {"layer": layer, "head": 3}
-    seen = visit(path.as_uri() + ("#/align?kind=cross&layer=0&head=3" if chosen else ""))
-    seen.page.locator(f'[data-testid=place-first][data-layer="{chosen.get("layer", 1)}"]').wait_for()
-    seen.page.get_by_test_id("align-cell").first.wait_for()
-    right = translator.align([(source, target)], **chosen)[0]
-    cells = seen.page.locator("[data-testid=align-cell].link").evaluate_all(
-        "all => all.map(one => [Number(one.dataset.source), Number(one.dataset.target)])"
-    )
-    assert set(map(tuple, cells)) == set(right)
-    (output,) = translator.forced([(source, target)], attention=True)
-    weights = translator.word_weights(output.translations[0], **chosen).numpy()
-    shown = seen.page.get_by_test_id("align-cell").evaluate_all(
-        "all => all.map(one => [one.dataset.target, one.dataset.source, one.dataset.value].map(Number))"
-    )
-    assert len(shown) == weights.size
-    for j, i, value in shown:
-        assert value == pytest.approx(weights[int(j), int(i)], abs=5e-5)
-    assert seen.page.get_by_test_id("translation").inner_text() == target
-    assert seen.fetched == [] and seen.complaints == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_view_keeps_people_out(visit, told, scheme):
-    seen = visit(told[0].as_uri(), color_scheme=scheme)
-    for tab in ("align", "sentence", "steps", "heads", "compare"):
-        seen.page.get_by_test_id(f"tab-{tab}").click()
-        seen.page.wait_for_timeout(300)
-        assert barriers(seen.page) == [], tab
-    assert seen.fetched == [] and seen.complaints == []
-
-
-def test_a_narrow_screen_is_wide_enough(visit, told):
-    seen = visit(told[0].as_uri(), viewport={"width": 360, "height": 700})
-    for tab in ("sentence", "heads", "align"):
-        seen.page.get_by_test_id(f"tab-{tab}").click()
-        seen.page.wait_for_timeout(300)
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 360, tab

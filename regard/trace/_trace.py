@@ -20,6 +20,7 @@ from regard.trace._stop import check
 from regard.trace._tiles import pooled
 
 KINDS = ("self", "decoder", "cross")
+CACHES = ("past_key_values", "past_key_value", "cache")  # arguments that a call changes
 Rows = int | slice | range | Sequence[int] | Tensor | None
 Piece = tuple[Call, Tensor]
 
@@ -38,7 +39,7 @@ class Trace:
     def __init__(self) -> None:
         self.recorded: list[Call] = []
         self.model: Any = None
-        self.runs: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # how the model was called
+        self.run: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # how the model was called last
         self.texts: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
         self._index: dict[str, dict[str, list[Call]]] | None = None
 
@@ -351,7 +352,7 @@ class Trace:
         """
         from regard.trace._record import without
 
-        if self.model is None or not self.runs:
+        if self.model is None or self.run is None:
             raise ValueError(
                 "there is no model to run again: the trace was loaded from a file, or the model was not called as "
                 "model(...); wrap a call of your own in regard.trace.without(model, {module path: heads})"
@@ -363,7 +364,11 @@ class Trace:
                 self._check(call, head, 0)
             named.setdefault(call.name, []).extend(some)
         check()
-        args, kwargs = self.runs[-1]
+        args, kwargs = self.run
+        if any(kwargs.get(name) is not None for name in CACHES):
+            raise ValueError(
+                "the model was called last with a cache, which has changed since: record one call of the whole text"
+            )
         with torch.no_grad(), without(self.model, named):
             return self.model(*args, **kwargs)
 
