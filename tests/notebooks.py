@@ -89,6 +89,9 @@ def jupyterlab(folder, *cells):
         "nbformat_minor": 5,
     }
     (folder / "notebook.ipynb").write_text(json.dumps(notebook))
+    quiet = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+    (folder / "config" / "labconfig").mkdir(parents=True)
+    (folder / "config" / "labconfig" / "page_config.json").write_text(json.dumps(quiet))
     port, token = free_port(), secrets.token_hex(16)
     options = {
         "ServerApp.ip": "127.0.0.1",
@@ -103,7 +106,17 @@ def jupyterlab(folder, *cells):
     command = ["jupyterlab", "--no-browser", "--allow-root", *(f"--{name}={value}" for name, value in options.items())]
     at = f"http://127.0.0.1:{port}"
     with _running(command, folder, f"{at}/api?token={token}"):
-        yield f"{at}/lab/tree/notebook.ipynb?token={token}"
+        yield f"{at}/doc/tree/notebook.ipynb?token={token}"
+
+
+def run_cells(page, count):
+    """Runs the first cells of an open JupyterLab notebook, one after another."""
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(timeout=1000 * WAIT)
+    cells = page.locator(".jp-Notebook .jp-CodeCell")
+    cells.first.locator(".cm-content").click()
+    for number in range(count):
+        page.keyboard.press("Shift+Enter")
+        cells.nth(number).locator(".jp-InputPrompt", has_text=f"[{number + 1}]:").wait_for(timeout=1000 * WAIT)
 
 
 @contextmanager
