@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -110,13 +111,21 @@ def jupyterlab(folder, *cells):
 
 
 def run_cells(page, count):
-    """Runs the first cells of an open JupyterLab notebook, one after another."""
+    """Runs the first cells of an open JupyterLab notebook, one after another.
+
+    Until its kernel is connected, JupyterLab runs nothing and says nothing: then a cell is run again.
+    """
     page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(timeout=1000 * WAIT)
-    cells = page.locator(".jp-Notebook .jp-CodeCell")
-    cells.first.locator(".cm-content").click()
     for number in range(count):
-        page.keyboard.press("Shift+Enter")
-        cells.nth(number).locator(".jp-InputPrompt", has_text=f"[{number + 1}]:").wait_for(timeout=1000 * WAIT)
+        cell = page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+        prompt = cell.locator(".jp-InputPrompt")
+        deadline = time.monotonic() + WAIT
+        while prompt.inner_text() == "[ ]:":
+            assert time.monotonic() < deadline, "the notebook runs no cell"
+            cell.locator(".cm-content").click()
+            page.keyboard.press("Shift+Enter")
+            page.wait_for_timeout(2000)
+        cell.locator(".jp-InputPrompt", has_text=re.compile(r"\[\d+\]:")).wait_for(timeout=1000 * WAIT)
 
 
 @contextmanager

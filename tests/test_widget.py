@@ -177,6 +177,15 @@ def test_only_a_trace_can_be_shown():
         show([1, 2])
     with pytest.raises(ValueError, match="the trace is empty"):
         show(regard.Trace())
+    q = torch.randn(1, 1, 4097, 2)
+    with pytest.raises(ValueError, match=r"4,097 tokens are too many.*regard explore --trace FILE"):
+        show(regard.Trace.of(q, q, q))
+
+
+def test_what_it_opens_with_can_be_chosen(trace):
+    assert regard.show(trace, view="steps", head=2, query=1).start == "#/steps?head=2&query=1"
+    with pytest.raises(ValueError, match="head: there are 4"):
+        regard.show(trace, head=4)
 
 
 # --- real notebooks ---
@@ -222,7 +231,7 @@ def test_jupyterlab_shows_the_numbers_of_the_trace(browser, trace, tmp_path):
     fetched = []
     with (
         notebooks.jupyterlab(tmp_path, notebooks.CODE, "regard.show(trace)") as url,
-        opened(browser, url, fetched=fetched, refused="") as page,
+        opened(browser, url, fetched=fetched, viewport={"width": 1280, "height": 1250}) as page,
     ):
         notebooks.run_cells(page, 2)
         shows(page, trace)
@@ -237,8 +246,7 @@ def test_marimo_shows_the_numbers_of_the_trace(browser, trace, tmp_path):
     fetched = []
     with (
         notebooks.marimo(tmp_path, notebooks.CODE, "regard.show(trace)") as url,
-        opened(browser, url, fetched=fetched, refused="") as page,
+        opened(browser, url, fetched=fetched, refused="was preloaded using link preload") as page,
     ):
         shows(page, trace)
-        picture(page, "widget-marimo", tmp_path)
     assert local(fetched)
