@@ -120,7 +120,7 @@ def run_cells(page, count):
         cell = page.locator(".jp-Notebook .jp-CodeCell").nth(number)
         prompt = cell.locator(".jp-InputPrompt")
         deadline = time.monotonic() + WAIT
-        while prompt.inner_text() == "[ ]:":
+        while not re.match(r"\[(\*|\d+)\]:", prompt.inner_text()):
             assert time.monotonic() < deadline, "the notebook runs no cell"
             cell.locator(".cm-content").click()
             page.keyboard.press("Shift+Enter")
