@@ -292,6 +292,13 @@ def test_the_policy_allows_its_own_script_and_style_alone(trace, tmp_path):
     assert text.index("Content-Security-Policy") < text.index("<style>")
 
 
+def test_the_hash_is_of_every_character(tmp_path):
+    for name in ("app.js", "app.css"):
+        (tmp_path / name).write_bytes("\n /* é */ \n".encode())
+    text = export.html({}, title="", version="", folder=tmp_path).decode()
+    assert text.count(html.escape(sha("\n /* é */ \n"), quote=False)) == 2
+
+
 def sha(text):
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
