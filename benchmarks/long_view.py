@@ -4,7 +4,8 @@
 
 The service is a process of its own, `regard serve --trace file`, with one thread. Times are the CPU time that it spends
 on a request, the least of several: how long a client waits on a machine that does nothing else. "Known" rows are those
-whose logsumexp an earlier tile has left. Takes about two minutes.
+whose logsumexp an earlier tile has left. Takes about two minutes; BertViz is measured where it is installed
+(pip install --no-deps bertviz).
 """
 
 from __future__ import annotations
@@ -199,8 +200,8 @@ def main() -> None:
         f"{options.tokens:,} tokens, one causal head of {DIM} dims (Additive: {HIDDEN} hidden, Relative: {REACH} "
         f"distances to each side), tiles of {SIDE} × {SIDE} over HTTP, the new rows being the last ones, which see all "
         f"keys; CPU time of the service, float32, one thread of {about['cpu']}, torch {about['torch']}, "
-        f"{about['date']}. Memory is the peak above that of the same service with a short trace ({idle / 2**20:.0f} MiB, most of it "
-        "PyTorch).",
+        f"{about['date']}. Memory is the peak above that of the same service with a short trace "
+        f"({idle / 2**20:.0f} MiB, most of it PyTorch).",
         "",
         *weights_table(options.tokens, size),
     ]

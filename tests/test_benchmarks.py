@@ -46,6 +46,14 @@ def tables(monkeypatch):
 
 
 @pytest.mark.slow
+def test_looks_into_long_texts_in_small():
+    done = run("long_view.py", "--tokens", "3000")
+    assert done.returncode == 0, done.stderr
+    assert all(f"| {score} |" in done.stdout for score in ("Dot", "Additive", "Relative"))
+    assert re.search(r"\| 3,000 \| ≈ \d+ MB \|", done.stdout)
+
+
+@pytest.mark.slow
 def test_the_cpu_command_in_small(tmp_path):
     done = run("run.py", "--quick", "--json", tmp_path / "cpu.json")
     assert done.returncode == 0, done.stderr

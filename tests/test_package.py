@@ -68,7 +68,16 @@ def test_public_names():
         {"decode", "mask", "models", "nn", "score", "trace"},
     )
     assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
-    assert regard.trace.__all__ == ["QuerySteps", "TopK", "Trace", "load", "record", "without"]
+    assert regard.trace.__all__ == [
+        "QuerySteps",
+        "Stopped",
+        "TopK",
+        "Trace",
+        "load",
+        "record",
+        "wanted",
+        "without",
+    ]
     assert regard.score.__all__ == [
         "ALiBi",
         "Additive",

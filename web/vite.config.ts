@@ -29,6 +29,8 @@ export default defineConfig(({ mode }) => {
   return {
     plugins: [svelte(), ...(one?.plugins ?? [])],
     base: "./",
+    // A static page holds one sentence: what is for 100,000 tokens stays out of it.
+    resolve: { alias: mode === "static" ? [{ find: "./views/Long.svelte", replacement: "./views/None.svelte" }] : [] },
     build: {
       outDir: `${OUT}/${one ? mode : "page"}`,
       emptyOutDir: true,

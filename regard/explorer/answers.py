@@ -19,7 +19,7 @@ SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross":
 TRAINED = "trained"
 SHOWN = 4096  # tokens of a side that is told whole, keys of steps, tokens told at once
 FOUND = 1000  # places that a search tells
-LOOKED = 1024  # queries that a head is measured by; of more, so many are picked
+ALL, LOOKED = 1024, 256  # queries that a head is measured by: all up to so many; of more, so many
 
 _NO_MODEL = "this trace has no model to run again without a head, and no target to be likely: translate a sentence"
 
@@ -208,7 +208,7 @@ class Answers:
         with asked():
             layers = self.trace.kinds.get(kind, 0)
             _, heads, queries, _ = self.trace.shape(0, kind=kind, call=None)
-            rows = range(queries) if queries <= LOOKED else [i * queries // LOOKED for i in range(LOOKED)]
+            rows = range(queries) if queries <= ALL else [i * queries // LOOKED for i in range(LOOKED)]
             where: Any = {"rows": rows, "kind": kind, "item": self.item, "call": None}
             means = {
                 name: [numbers(getattr(self.trace, name)(layer, **where).mean(-1)) for layer in range(layers)]

@@ -18,6 +18,7 @@ from regard.models import RNNSeq2Seq
 from regard.text import Encoded
 from regard.trace import Trace
 from regard.trace import record as recording
+from regard.trace._stop import check
 from regard.translator import Translator
 
 
@@ -135,6 +136,7 @@ class Recording(Answers):
 
     def _log_probs(self, out: dict[tuple[str, int], list[int]]) -> Tensor:
         """log p of each token of the target and of its end, the model being run without these heads, [T + 1]."""
+        check()
         logits = self.trace.ablate(out)[0]
         wanted = torch.tensor([*self._target[1].ids, self._translator.model.eos_id], device=logits.device)
         found: Tensor = logits.double().log_softmax(-1).gather(-1, wanted[:, None])[:, 0].cpu()

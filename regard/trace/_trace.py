@@ -16,7 +16,6 @@ from regard.attend import OBSERVER, lowered
 from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
-from regard.trace._stop import check
 from regard.trace._tiles import pooled
 
 KINDS = ("self", "decoder", "cross")
@@ -363,7 +362,6 @@ class Trace:
             for head in some:
                 self._check(call, head, 0)
             named.setdefault(call.name, []).extend(some)
-        check()
         args, kwargs = self.run
         if any(kwargs.get(name) is not None for name in CACHES):
             raise ValueError(

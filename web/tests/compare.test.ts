@@ -89,7 +89,7 @@ describe("copied Python", () => {
   });
 
   it("knows rollout, other scores and other models", () => {
-    expect(compareCode(trace, side(), trace, side({ measure: "rollout", layer: 1 }))).toContain("trace.rollout(row, 1) for row in range(2)");
+    expect(compareCode(trace, side(), trace, side({ measure: "rollout", layer: 1 }))).toContain("trace.rollout(row, layer=1) for row in range(2)");
     expect(compareCode(trace, side(), trace, side({ score: "additive" }))).toContain("score = Additive(dim, dim, dim).eval()");
     expect(compareCode(trace, side(), { ...trace, id: "u", model: "rnn" }, side())).toContain('t2 = regard.load("rnn")');
   });

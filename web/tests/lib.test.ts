@@ -33,6 +33,13 @@ describe("the selection in the URL", () => {
     with: { kind: "cross", layer: 1, head: "mean", measure: "norms", score: "trained" },
     other: "rnn",
     mode: "difference",
+    trace: "a/b",
+    x: 1234.5,
+    y: 0,
+    z: -3.25,
+    pool: "sum",
+    scale: "linear",
+    row: 99_999,
   };
 
   it("comes back as it was", () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { choose } from "../src/lib/choice";
-import { inkOn, sequential } from "../src/lib/colour";
+import { inkOn, rooted, sequential } from "../src/lib/colour";
 import { alignCode, quoted, sentenceCode, stepsCode } from "../src/lib/python";
 import { initial } from "../src/lib/selection";
 import { explain, isDot, isScaled, operands } from "../src/lib/steps";
@@ -128,5 +128,11 @@ describe("colours", () => {
     expect(inkOn(sequential(1, false)(0))).toBe("#000000");
     expect(inkOn(sequential(1, false)(1))).toBe("#ffffff");
     expect(inkOn(sequential(1, true)(1))).toBe("#000000");
+  });
+
+  it("by the square root have half the way for a quarter", () => {
+    expect(rooted(2, false)(0.5)).toBe(sequential(1, false)(0.5));
+    expect(rooted(1, false)(0)).toBe(sequential(1, false)(0));
+    expect(rooted(1, false)(1)).toBe(sequential(1, false)(1));
   });
 });

@@ -1,7 +1,7 @@
 // The service as a source, over HTTP.
 
 import { VIEWS } from "./selection";
-import { alignParameters, areaParameters, Kept, type Source, SourceError } from "./source";
+import { alignParameters, areaParameters, isSmall, Kept, type Source, SourceError } from "./source";
 import type { Named, Row, Tile } from "./types";
 
 type Parameters = Record<string, string | number | boolean | null | undefined>;
@@ -65,6 +65,7 @@ export function httpSource(): Source {
       const given = Object.fromEntries(Object.entries(others).filter(([, value]) => value));
       return post("api/trace", { ...given, text }, signal);
     },
+    named: (id, signal) => get(`api/trace/${encodeURIComponent(id)}`, signal),
     described: (id, signal) => get(`api/trace/${encodeURIComponent(id)}`, signal),
     row: (id, place, measure, signal) => {
       const path = at(id, "row", { ...place, measure });
@@ -72,7 +73,7 @@ export function httpSource(): Source {
     },
     tile: (id, matrix, area, signal) => {
       const path = at(id, "tile", { ...matrix, ...areaParameters(area) });
-      return tiles.get(path, () => getTile(path, signal));
+      return isSmall(area) ? tiles.get(path, () => getTile(path, signal)) : getTile(path, signal);
     },
     steps: (id, place, key, score, signal) => get(at(id, "steps", { ...place, key, score }), signal),
     align: (id, choice, signal) => get(at(id, "align", alignParameters(choice)), signal),

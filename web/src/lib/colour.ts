@@ -19,6 +19,12 @@ export function sequential(top: number, dark: boolean): (value: number) => strin
   return scaleSequential(piecewise(interpolateRgb, SEQUENTIAL[mode(dark)])).domain([0, top || 1]).clamp(true);
 }
 
+/** From nothing to `top` by the square root, so that the spread-out and the narrow can both be seen; half way is a quarter. */
+export function rooted(top: number, dark: boolean): (value: number) => string {
+  const colour = sequential(1, dark);
+  return (value) => colour(Math.sqrt(Math.max(0, value) / (top || 1)));
+}
+
 /** From −`top` (blue) over 0 to `top` (orange). */
 export function diverging(top: number, dark: boolean): (value: number) => string {
   return scaleDiverging(piecewise(interpolateRgb, DIVERGING[mode(dark)])).domain([-(top || 1), 0, top || 1]).clamp(true);

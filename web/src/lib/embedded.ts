@@ -34,6 +34,11 @@ class Embedded implements Source {
   }
 
   traces = async () => [];
+
+  async named(): Promise<never> {
+    throw missing("long traces");
+  }
+
   described = async () => this.#trace;
   trace = async () => this.#trace;
 

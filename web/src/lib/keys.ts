@@ -42,6 +42,7 @@ export function press(page: Page, event: KeyboardEvent, help: () => void): boole
   if (event.key === "?") return (help(), true);
   const view = source.can.views[Number(event.key) - 1];
   if (view) return (selection.set({ view }), true);
+  if (selection.now.view === "long") return false; // it has keys of its own
   if (event.key === "w") return (selection.set({ words: !selection.now.words }), true);
   if (!trace.value) return false;
   const now = selection.now;
@@ -82,7 +83,7 @@ function alignKey(page: Page, key: string, of: Trace): boolean {
   return true;
 }
 
-function typing(event: KeyboardEvent): boolean {
+export function typing(event: KeyboardEvent): boolean {
   const skip = event.key.startsWith("Arrow") ? "input, textarea, select, dialog, pre, [data-grid]" : "input, textarea, select, dialog";
   const [target] = event.composedPath(); // inside a shadow too, which some notebooks draw widgets in
   return target instanceof Element && target.closest(skip) !== null;

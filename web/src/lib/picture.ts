@@ -47,6 +47,11 @@ function picture(canvas: HTMLCanvasElement, style: CSSStyleDeclaration, box: Box
 function drawBox(node: Element, style: CSSStyleDeclaration, box: Box, out: SVGElement): void {
   const fill = style.backgroundColor;
   const bordered = style.borderTopStyle !== "none" && parseFloat(style.borderTopWidth) > 0;
+  if (bordered && parseFloat(style.borderBottomWidth) === 0) {
+    const rule = { x1: box.x, x2: box.x + box.width, y1: box.y, y2: box.y };
+    out.append(element("line", { ...rule, stroke: style.borderTopColor, "stroke-width": style.borderTopWidth }));
+    return;
+  }
   if (isClear(fill) && !bordered) return;
   const rx = Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.height / 2);
   const attributes: Attributes = { ...box, rx, fill: isClear(fill) ? "none" : fill };

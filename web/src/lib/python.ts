@@ -46,7 +46,7 @@ export function sentenceCode(trace: Trace, choice: Choice, selection: Selection,
 }
 
 function rolloutCode(lines: string[], layer: number, tokens: number[]): string {
-  lines.push(`print(sum(trace.rollout(row, ${layer}) for row in ${list(tokens)}))`);
+  lines.push(`print(sum(trace.rollout(row, layer=${layer}) for row in ${list(tokens)}))`);
   return lines.join("\n") + "\n";
 }
 
@@ -101,22 +101,30 @@ export function alignCode(trace: Trace, choice: AlignCode): string {
 
 const MEASURE_CALLS: Record<string, string> = { entropy: "trace.entropy", sink: "trace.sink", distance: "trace.distance" };
 
-/** How much each step of the decoder counts on what comes next; `trace.ablate({})` takes nothing away. */
-const LOG_PROB = [
-  "import torch",
-  "",
-  "ids = torch.tensor([*t.subwords.encode(target).ids, t.model.eos_id])",
-  "def log_prob(heads):  # of every token of the target, and of its end",
-  "    return trace.ablate(heads)[0].log_softmax(-1)[torch.arange(len(ids)), ids]",
-];
+/** How sure the model is of each token of the target, and of its end, without some heads; `ablate({})` takes nothing away. */
+function logProb(trace: Trace): string[] {
+  const taken = ["def log_prob(heads):", "    return trace.ablate(heads)[0].double().log_softmax(-1)[range(len(ids)), ids]"];
+  if (!trace.translation) return [...recorded(trace), "# ids: what each position should predict", ...taken];
+  return [
+    ...loaded(trace),
+    "",
+    "import torch",
+    "ids = [*t.subwords.encode(target).ids, t.model.eos_id]",
+    "read = torch.tensor([[*t.subwords.encode(source).ids, t.model.eos_id]], device=t.device)",
+    "given = torch.tensor([[t.model.bos_id, *ids[:-1]]], device=t.device)",
+    "with torch.no_grad(), regard.record(t.model) as trace:",
+    "    t.model(read, given)",
+    ...taken,
+  ];
+}
 
 /** The numbers under the pictures of the Heads view: [layers, heads]. */
 export function headsCode(trace: Trace, kind: string, by: string): string {
-  const lines = recorded(trace);
   const call = MEASURE_CALLS[by];
+  const lines = call ? recorded(trace) : logProb(trace);
   const loop = (value: string) => `[[${value} for head in range(trace.shape(layer, kind="${kind}")[1])] for layer in range(trace.kinds["${kind}"])]`;
   if (call) lines.push(`print(${loop(`${call}(layer, head, kind="${kind}"${every(trace)}).mean().item()`)})`);
-  else lines.push(...LOG_PROB, "base = log_prob({})", `print(${loop(`(log_prob({("${kind}", layer): [head]}) - base).sum().item()`)})`);
+  else lines.push("base = log_prob({})", `print(${loop(`(log_prob({("${kind}", layer): [head]}) - base).sum().item()`)})`);
   return lines.join("\n") + "\n";
 }
 
@@ -131,7 +139,7 @@ export function headSet(out: readonly Out[]): string {
 }
 
 export function knockoutCode(trace: Trace, out: readonly Out[]): string {
-  const lines = [...recorded(trace), ...LOG_PROB];
+  const lines = logProb(trace);
   lines.push(`change = log_prob(${headSet(out)}) - log_prob({})`, "print(change.sum(), change)");
   return lines.join("\n") + "\n";
 }
@@ -141,7 +149,7 @@ function sideCode(name: string, of: Trace, trace: string, side: Beside): string[
   const { kind, layer, head, measure, score } = side;
   const where = `kind="${kind}"${every(of)}`;
   const queries = of[of.kinds.find((one) => one.kind === kind)?.rows ?? "source"].tokens.length;
-  if (measure === "rollout") return [`${name} = torch.stack([${trace}.rollout(row, ${layer}) for row in range(${queries})])`];
+  if (measure === "rollout") return [`${name} = torch.stack([${trace}.rollout(row, layer=${layer}) for row in range(${queries})])`];
   const other = SCORES[score];
   if (other) {
     return [

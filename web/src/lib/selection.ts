@@ -2,7 +2,7 @@
 
 import type { KindName } from "./types";
 
-export type View = "sentence" | "steps" | "align" | "heads" | "compare";
+export type View = "sentence" | "steps" | "align" | "heads" | "compare" | "long";
 export type Head = number | "mean";
 export type Sink = "special" | "punctuation" | "first";
 export type Sort = "layer" | "entropy" | "sink" | "distance" | "effect";
@@ -58,9 +58,17 @@ export interface Selection {
   /** The model of what is beside; "" is the same. */
   other: string;
   mode: Mode;
+  /** Long: which trace ("" is the first), the token in the middle of each axis, log₂ of tokens per pixel; null is all. */
+  trace: string;
+  x: number | null;
+  y: number | null;
+  z: number | null;
+  pool: "max" | "sum";
+  scale: "log" | "linear";
+  row: number | null;
 }
 
-export const VIEWS: readonly View[] = ["sentence", "steps", "align", "heads", "compare"];
+export const VIEWS: readonly View[] = ["sentence", "steps", "align", "heads", "compare", "long"];
 export const SORTS: readonly Sort[] = ["layer", "entropy", "sink", "distance", "effect"];
 export const SINKS: readonly Sink[] = ["special", "punctuation", "first"];
 const KINDS: readonly KindName[] = ["self", "decoder", "cross"];
@@ -91,6 +99,13 @@ export function initial(): Selection {
     with: null,
     other: "",
     mode: "side",
+    trace: "",
+    x: null,
+    y: null,
+    z: null,
+    pool: "max",
+    scale: "log",
+    row: null,
   };
 }
 
@@ -101,7 +116,7 @@ export function parse(hash: string): Selection {
   found.view = VIEWS.find((view) => view === path) ?? found.view;
   const given = new URLSearchParams(search);
   found.text = given.get("text") ?? found.text;
-  for (const name of ["target", "model", "second", "measure", "score", "gold", "other"] as const) {
+  for (const name of ["target", "model", "second", "measure", "score", "gold", "other", "trace"] as const) {
     found[name] = given.get(name) ?? found[name];
   }
   found.kind = kindOf(given.get("kind") ?? undefined);
@@ -117,6 +132,10 @@ export function parse(hash: string): Selection {
   found.out = outs(given.get("out"));
   found.with = beside(given.get("with"));
   found.mode = given.get("mode") === "difference" ? "difference" : found.mode;
+  for (const name of ["x", "y", "z"] as const) found[name] = decimal(given.get(name));
+  found.pool = given.get("pool") === "sum" ? "sum" : "max";
+  found.scale = given.get("scale") === "linear" ? "linear" : "log";
+  found.row = count(given.get("row"));
   return found;
 }
 
@@ -126,7 +145,8 @@ export function parse(hash: string): Selection {
  */
 export function format(selection: Selection, { text = true } = {}): string {
   const plain = initial();
-  const out = new URLSearchParams(text ? { text: selection.text } : {});
+  const said = text && !(selection.view === "long" && selection.text === plain.text);
+  const out = new URLSearchParams(said ? { text: selection.text } : {});
   const put = (name: string, value: string, usual: string) => value !== usual && out.set(name, value);
   for (const name of ["target", "model", "second"] as const) put(name, selection[name], "");
   put("kind", selection.kind ?? "", "");
@@ -146,6 +166,11 @@ export function format(selection: Selection, { text = true } = {}): string {
   put("with", selection.with ? besideText(selection.with) : "", "");
   put("other", selection.other, "");
   put("mode", selection.mode, plain.mode);
+  put("trace", selection.trace, "");
+  for (const name of ["x", "y", "z"] as const) put(name, selection[name]?.toString() ?? "", "");
+  put("pool", selection.pool, plain.pool);
+  put("scale", selection.scale, plain.scale);
+  put("row", selection.row?.toString() ?? "", "");
   return `#/${selection.view}?${out.toString()}`;
 }
 
@@ -156,6 +181,10 @@ function splitOnce(text: string, mark: string): [string, string] {
 
 function count(text: string | null): number | null {
   return text !== null && /^\d{1,6}$/.test(text) ? Number(text) : null;
+}
+
+function decimal(text: string | null): number | null {
+  return text !== null && /^-?\d{1,9}(\.\d{1,6})?$/.test(text) ? Number(text) : null;
 }
 
 function numbers(text: string | null): number[] {

@@ -81,6 +81,8 @@ export interface Source {
   readonly note: string;
   models(signal: AbortSignal): Promise<Models>;
   traces(signal: AbortSignal): Promise<Named[]>;
+  /** A trace that has no sentence, or is too long for one. */
+  named(id: string, signal: AbortSignal): Promise<Named>;
   trace(sentence: Sentence, signal: AbortSignal): Promise<Trace>;
   described(id: string, signal: AbortSignal): Promise<Trace>;
   row(id: string, place: Place, measure: string, signal: AbortSignal): Promise<Row>;
@@ -123,3 +125,6 @@ export const areaParameters = ({ rows, cols, ...others }: Area) => ({
   cols: cols?.join(":"),
   ...others,
 });
+
+/** Worth keeping: the Long view has large tiles, and keeps them itself. */
+export const isSmall = ({ height = Infinity, width = Infinity }: Area) => height * width <= 64 * 64;

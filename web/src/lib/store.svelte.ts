@@ -173,6 +173,9 @@ export class Page {
     for (const one of [this.models, this.trace, this.second]) one.clear();
   }
 
+  /** Whether a key is for this page: those of a notebook are its own. */
+  readonly hears = (event: Event): boolean => this.whole || event.composedPath().includes(this.root);
+
   /** An element's id that no other page in the document has. */
   readonly id = (name: string): string => this.#prefix + name;
 }

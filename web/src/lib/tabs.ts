@@ -8,4 +8,5 @@ export const TABS: Record<View, { label: string; asks: string }> = {
   align: { label: "Align", asks: "Which source word made this target word?" },
   heads: { label: "Heads", asks: "What does each head do?" },
   compare: { label: "Compare", asks: "Where do these two differ?" },
+  long: { label: "Long", asks: "Where does attention go in 100,000 tokens?" },
 };

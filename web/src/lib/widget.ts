@@ -1,7 +1,7 @@
 // A notebook's kernel as a source: {id, method, params} goes out, {id, ok} or {id, error, status} comes back.
 
 import { VIEWS } from "./selection";
-import { type Abilities, alignParameters, areaParameters, Kept, type Source, SourceError } from "./source";
+import { type Abilities, alignParameters, areaParameters, isSmall, Kept, type Source, SourceError } from "./source";
 import type { Named, Row, Tile } from "./types";
 
 /** What anywidget gives: the part of its model that is used here. */
@@ -95,6 +95,7 @@ export function widgetSource(model: WidgetModel, messages = new Messages(model))
     models: (signal) => ask("models", {}, signal),
     traces: async (signal) => (await ask<{ traces: Named[] }>("traces", {}, signal)).traces,
     trace: (sentence, signal) => ask("trace", sentence, signal),
+    named: (trace, signal) => ask("described", { trace }, signal),
     described: (trace, signal) => ask("described", { trace }, signal),
     row: (trace, place, measure, signal) => {
       const params = { trace, ...place, measure };
@@ -102,7 +103,7 @@ export function widgetSource(model: WidgetModel, messages = new Messages(model))
     },
     tile: (trace, matrix, area, signal) => {
       const params = { trace, ...matrix, ...areaParameters(area) };
-      return tiles.get(JSON.stringify(params), () => tile(params, signal));
+      return isSmall(area) ? tiles.get(JSON.stringify(params), () => tile(params, signal)) : tile(params, signal);
     },
     steps: (trace, place, key, score, signal) => ask("steps", { trace, ...place, key, score }, signal),
     align: (trace, choice, signal) => ask("align", { trace, ...alignParameters(choice) }, signal),
