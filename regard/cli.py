@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.console import Job, drawn, message, pictured, printed, say, table
+from regard.console import Job, drawn, message, pictured, printed, say, table, written
 from regard.lines import Line, Pair, Writer, lines_of, paired, pairs_of, text_of, windows
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def translate(
     alignment: Annotated[bool, typer.Option("--alignment", help="Add ||| and word links: 0-0 1-2 …")] = False,
     show: Annotated[bool, typer.Option("--show", help="Draw the word alignment in the terminal.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw that of the first line as .svg, .png or .pdf.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write that of the first line as a page of its own.")] = None,
     layer: Layer = None,
     head: Head = None,
     batch_tokens: BatchTokens = 1024,
@@ -137,6 +138,7 @@ def translate(
     regard translate -m model/ --prefix "Un chien" "A dog runs."
     regard translate -m model/ --show "A dog runs."
     regard translate -m model/ --plot dog.svg "A dog runs."
+    regard translate -m model/ --html dog.html "A dog runs."
     regard translate -m model/ --input test.en --score test.fr
 
     A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an empty line; a line
@@ -160,7 +162,9 @@ def translate(
 
         need()  # now, and not when all is translated
         suffix_of(plot)
-    looked = alignment or show or plot is not None
+    if html is not None and engine != "torch":
+        raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
+    looked = alignment or show or plot is not None or html is not None
     with Writer(output) as writer, Job(strict) as job:
         if score is not None:
             pairs = paired(list(lines), list(lines_of(score)), ("the input", str(score)))
@@ -180,6 +184,8 @@ def translate(
                     writer.write(drawn(line.text, found, weights))
                 if plot is not None and number == 0:
                     pictured(plot, line.text, found, weights)
+                if html is not None and number == 0:
+                    written(html, translator, line.text, found, look)
                 number += 1
             writer.flush()
 

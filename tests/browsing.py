@@ -34,8 +34,11 @@ def chromium():
 
 
 @contextmanager
-def opened(browser, url, *, refused="nothing", **options):
-    """A page in a fresh profile; whatever it complains of, the test fails for, but that a request was ``refused``."""
+def opened(browser, url, *, refused="nothing", fetched=None, **options):
+    """A page in a fresh profile; whatever it complains of, the test fails for, but that a request was ``refused``.
+
+    ``fetched``, a list, gets every address that is asked for but the page's own and what is inside the page.
+    """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     page = context.new_page()
     complaints = []
@@ -47,6 +50,8 @@ def opened(browser, url, *, refused="nothing", **options):
     page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: (complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+    if fetched is not None:
+        page.on("request", lambda request: _asked(request.url, url, fetched))
     page.set_default_timeout(60_000)  # the first additive score may compile its kernel
     page.goto(url)
     try:
@@ -57,10 +62,15 @@ def opened(browser, url, *, refused="nothing", **options):
     assert not wrong, wrong
 
 
-def accessible(page):
-    """What axe finds that is serious."""
+def _asked(address, own, fetched):
+    if address != own.split("#")[0] and not address.startswith(("data:", "blob:")):
+        fetched.append(address)
+
+
+def accessible(page, within=None):
+    """What axe finds that is serious, in the page or in what a selector finds."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", exc_type=ImportError)
-    found = axe.Axe().run(page).response["violations"]
+    found = axe.Axe().run(page, context=within).response["violations"]
     return [
         (each["id"], [node["html"][:120] for node in each["nodes"]])
         for each in found

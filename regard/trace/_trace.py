@@ -376,6 +376,29 @@ class Trace:
 
         save(self, path, inputs=inputs)
 
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "",
+        item: int = 0,
+        view: Literal["sentence", "steps", "heads", "compare"] = "sentence",
+        kind: str | None = None,
+        layer: int | None = None,
+        head: int | Literal["mean"] | None = None,
+        query: int | None = None,
+        bits: Literal[8, 16] = 16,
+    ) -> None:
+        """Write a page that shows this trace anywhere: one HTML file that opens from disk and loads nothing.
+
+        It opens with a ``view`` of one ``head`` of a ``layer`` of a ``kind``, and one ``query``; readers choose others.
+        Weights have ``bits`` bits each and a scale per row; the page says how exact that is.
+        """
+        from regard.explorer.export import save
+
+        chosen: dict[str, Any] = {"view": view, "kind": kind, "layer": layer, "head": head, "query": query}
+        save(self, path, title=title, item=item, bits=bits, **chosen)
+
     # --- finding calls ---
 
     def _layers(self) -> dict[str, dict[str, list[Call]]]:
