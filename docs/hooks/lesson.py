@@ -28,7 +28,7 @@ _PARTS = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _VALUE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
-HEIGHT = 640
+HEIGHT = 860
 
 
 class WrongText(Exception):
@@ -113,7 +113,7 @@ def run(parts: list[Part], name: str, folder: Path) -> list[Part]:
             if isinstance(part, Code):
                 done.append(_executed(part, names, f"{name}-{number}", where))
             elif isinstance(part, Text):
-                done.append(Text(_VALUE.sub(lambda m: str(_value(m[1], names, where)), part.markdown)))
+                done.append(Text(_filled(part.markdown, names, where)))
             elif isinstance(part, Check):
                 if not _value(part.claim, names, where):
                     raise WrongText(f"{where}: the text says {part.claim}, and that is not so")
@@ -137,6 +137,10 @@ def _executed(cell: Code, names: dict[str, Any], picture: str, where: str) -> Co
             print(repr(shown))
     out.printed = printed.getvalue().rstrip("\n")
     return out
+
+
+def _filled(markdown: str, names: dict[str, Any], where: str) -> str:
+    return _VALUE.sub(lambda found: str(_value(found[1], names, where)), markdown)
 
 
 def _value(expression: str, names: dict[str, Any], where: str) -> Any:

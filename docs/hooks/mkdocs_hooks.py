@@ -22,18 +22,18 @@ _rendered: dict[str, str] = {}
 def on_files(files: Any, config: Any) -> Any:
     """Runs every lesson; what it made is added to the site beside its page."""
     _quiet()
-    work = Path(os.environ.get("REGARD_DOCS_WORK", WORK)) / _fingerprint()
     for file in list(files.documentation_pages()):
         source = file.content_string
         if not lesson.is_lesson(source):
             continue
         name, folder = Path(file.src_uri).stem, Path(file.src_uri).parent
-        start = time.perf_counter()
-        parts = lesson.run(lesson.parse(source), name, work / name)
+        start, parts = time.perf_counter(), lesson.parse(source)
+        work = Path(os.environ.get("REGARD_DOCS_WORK", WORK)) / f"{name}-{_fingerprint(parts)}"
+        parts = lesson.run(parts, name, work)
         print(f"{name}: ran in {time.perf_counter() - start:.0f} s", file=sys.stderr)
         _rendered[file.src_uri] = render.page(parts, notebook=f"{name}.ipynb")
         for made in _made(parts):
-            files.append(File.generated(config, (folder / made).as_posix(), abs_src_path=str(work / name / made)))
+            files.append(File.generated(config, (folder / made).as_posix(), abs_src_path=str(work / made)))
         book = render.notebook(parts, name)
         files.append(File.generated(config, (folder / f"{name}.ipynb").as_posix(), content=book))
     return files
@@ -51,9 +51,9 @@ def _made(parts: list[lesson.Part]) -> list[str]:
     return list(dict.fromkeys([*named, *(one.file for one in figures), *(one.picture for one in figures)]))
 
 
-def _fingerprint() -> str:
-    """Of the package: a model trained by another version of it is not used again."""
-    digest = hashlib.sha256()
+def _fingerprint(parts: list[lesson.Part]) -> str:
+    """Of the package and a page's cells: what another version of them left, such as a model, is not used again."""
+    digest = hashlib.sha256("\0".join(part.source for part in parts if isinstance(part, lesson.Code)).encode())
     for path in sorted((ROOT / "regard").rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
