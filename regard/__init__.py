@@ -1,5 +1,9 @@
 """regard: attention you can use, train and see."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from regard import decode, mask, models, nn, score, trace
 from regard.attend import attend, plan, steps
 from regard.kernels.reference import Steps
@@ -7,6 +11,9 @@ from regard.plan import Plan
 from regard.terms import Keys
 from regard.trace import Trace, record
 from regard.translator import Translator, load
+
+if TYPE_CHECKING:
+    from regard.explorer.answers import Answers
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,6 +31,18 @@ __all__ = [
     "plan",
     "record",
     "score",
+    "show",
     "steps",
     "trace",
 ]
+
+
+def show(trace: Trace | Answers, **options: Any) -> Any:
+    """The explorer in a notebook, of a trace that :func:`record` made; what is seen is computed when it is seen.
+
+    Options: ``name``, what the trace is called; ``item`` of the batch; and what it opens with: ``view`` ("sentence",
+    "steps", "heads", "compare"), ``kind``, ``layer``, ``head``, ``query``. Needs ``pip install "regard[notebook]"``.
+    """
+    from regard.explorer.widget import show
+
+    return show(trace, **options)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.console import Job, drawn, message, pictured, printed, say, table
+from regard.console import Job, drawn, message, pictured, printed, say, table, written
 from regard.lines import Line, Pair, Writer, lines_of, paired, pairs_of, text_of, windows
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ Head = Annotated[int | None, typer.Option(help="One head of it, from 0; by defau
 Shift = Annotated[
     bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
 ]
-Models = Annotated[list[str], typer.Option("--model", "-m", help="A model folder or a bundled model; may be repeated.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", "-m", help="A model folder or a bundled model; may be repeated.")
+]
+Traces = Annotated[
+    list[Path] | None, typer.Option("--trace", help="A file of trace.save; may be repeated. Then no model is needed.")
+]
 Host = Annotated[str, typer.Option(help="Address to listen on; 127.0.0.1 is for this machine alone.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="By default 8000, or the next that is free.")]
 AllowHost = Annotated[list[str] | None, typer.Option(help="Another name that the server answers to; may be repeated.")]
@@ -112,6 +117,7 @@ def translate(
     alignment: Annotated[bool, typer.Option("--alignment", help="Add ||| and word links: 0-0 1-2 …")] = False,
     show: Annotated[bool, typer.Option("--show", help="Draw the word alignment in the terminal.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw that of the first line as .svg, .png or .pdf.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write that of the first line as a page of its own.")] = None,
     layer: Layer = None,
     head: Head = None,
     batch_tokens: BatchTokens = 1024,
@@ -132,6 +138,7 @@ def translate(
     regard translate -m model/ --prefix "Un chien" "A dog runs."
     regard translate -m model/ --show "A dog runs."
     regard translate -m model/ --plot dog.svg "A dog runs."
+    regard translate -m model/ --html dog.html "A dog runs."
     regard translate -m model/ --input test.en --score test.fr
 
     A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an empty line; a line
@@ -155,7 +162,9 @@ def translate(
 
         need()  # now, and not when all is translated
         suffix_of(plot)
-    looked = alignment or show or plot is not None
+    if html is not None and engine != "torch":
+        raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
+    looked = alignment or show or plot is not None or html is not None
     with Writer(output) as writer, Job(strict) as job:
         if score is not None:
             pairs = paired(list(lines), list(lines_of(score)), ("the input", str(score)))
@@ -175,6 +184,8 @@ def translate(
                     writer.write(drawn(line.text, found, weights))
                 if plot is not None and number == 0:
                     pictured(plot, line.text, found, weights)
+                if html is not None and number == 0:
+                    written(html, translator, line.text, found, look)
                 number += 1
             writer.flush()
 
@@ -323,7 +334,8 @@ def export(
 @app.command()
 def serve(
     *,
-    model: Models = ["en-fr-small"],  # noqa: B006
+    model: Models = None,
+    trace: Traces = None,
     host: Host = "127.0.0.1",
     port: Port = None,
     allow_host: AllowHost = None,
@@ -339,13 +351,23 @@ def serve(
     """
     from regard.explorer import start
 
-    start(model, with_page=False, host=host, port=port, allow_hosts=allow_host or [], device=device, say=say)
+    start(
+        _served(model, trace),
+        traces=trace or [],
+        with_page=False,
+        host=host,
+        port=port,
+        allow_hosts=allow_host or [],
+        device=device,
+        say=say,
+    )
 
 
 @app.command()
 def explore(
     *,
-    model: Models = ["en-fr-small"],  # noqa: B006
+    model: Models = None,
+    trace: Traces = None,
     host: Host = "127.0.0.1",
     port: Port = None,
     allow_host: AllowHost = None,
@@ -357,12 +379,27 @@ def explore(
     \b
     regard explore
     regard explore --model transformer/ --model rnn/ --port 9000 --no-browser
+    regard explore --trace book.safetensors
 
     It is `regard serve` with a page. Everything stays on this machine.
     """
     from regard.explorer import start
 
-    start(model, browser=browser, host=host, port=port, allow_hosts=allow_host or [], device=device, say=say)
+    start(
+        _served(model, trace),
+        traces=trace or [],
+        browser=browser,
+        host=host,
+        port=port,
+        allow_hosts=allow_host or [],
+        device=device,
+        say=say,
+    )
+
+
+def _served(models: list[str] | None, traces: list[Path] | None) -> list[str]:
+    """The models that are asked for; the bundled one where nothing is."""
+    return models or ([] if traces else ["en-fr-small"])
 
 
 def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from regard.align import Links
     from regard.output import Output
+    from regard.translator import Translator
 
 
 def say(text: str) -> None:
@@ -117,6 +118,14 @@ def pictured(path: Path, source: str, found: Output, weights: Sequence[Tensor]) 
     from regard.plot import alignment, save
 
     save(alignment(weights[0], *words), path)
+
+
+def written(path: Path, translator: Translator, source: str, found: Output, look: dict[str, Any]) -> None:
+    """The best translation, its word links and all attention as a page."""
+    from regard.explorer.export import translation
+
+    if not translation(path, translator, source, found, **look):
+        say(f"{path}: not written, the first line has no translation")
 
 
 def _shown(word: str) -> str:

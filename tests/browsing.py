@@ -34,14 +34,19 @@ def chromium():
 
 
 @contextmanager
-def opened(browser, url, *, refused="nothing", **options):
-    """A page in a fresh profile; whatever it complains of, the test fails for, but that a request was ``refused``."""
+def opened(browser, url, *, refused="nothing", fetched=None, **options):
+    """A page in a fresh profile; whatever it complains of, the test fails for, but that a request was ``refused``.
+
+    ``fetched``, a list, gets every address that is asked for but the page's own and what is inside the page.
+    """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     page = context.new_page()
     complaints = []
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: (complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+    if fetched is not None:
+        page.on("request", lambda request: _asked(request.url, url, fetched))
     page.set_default_timeout(20_000)
     page.goto(url)
     try:
@@ -51,10 +56,15 @@ def opened(browser, url, *, refused="nothing", **options):
     assert [each for each in complaints if refused not in each] == []
 
 
-def accessible(page):
-    """What axe finds that is serious."""
+def _asked(address, own, fetched):
+    if address != own.split("#")[0] and not address.startswith(("data:", "blob:")):
+        fetched.append(address)
+
+
+def accessible(page, within=None):
+    """What axe finds that is serious, in the page or in what a selector finds."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", exc_type=ImportError)
-    found = axe.Axe().run(page).response["violations"]
+    found = axe.Axe().run(page, context=within).response["violations"]
     return [
         (each["id"], [node["html"][:120] for node in each["nodes"]])
         for each in found

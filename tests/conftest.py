@@ -82,3 +82,15 @@ def files(tmp_path):
     for name, lines in (("test.en", SOURCES), ("test.fr", TARGETS), ("test.gold", GOLD)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     return tmp_path
+
+
+# --- a browser ---
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium. Of a module and no longer: while it runs, this thread has an event loop."""
+    from browsing import chromium
+
+    with chromium() as found:
+        yield found

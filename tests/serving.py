@@ -83,12 +83,13 @@ class Client:
 
 
 @contextmanager
-def serving(models, *, files=None, host="127.0.0.1", extra=(), **limits):
-    """A client of a running service; ``models`` are folders, or a ``Models``."""
+def serving(models, *, files=None, given=None, host="127.0.0.1", extra=(), **limits):
+    """A client of a running service; ``models`` are folders, or a ``Models``; ``given`` are traces, answers by id."""
     bounds = Limits(**limits)
     known = models if isinstance(models, Models) else Models.load(models, "cpu")
     listener = _server.listen(host, 0)
-    server = _server.Server(_app.make(known, hosts=Hosts(host, extra), limits=bounds, files=files), bounds)
+    app = _app.make(known, hosts=Hosts(host, extra), limits=bounds, files=files, traces=given)
+    server = _server.Server(app, bounds)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:

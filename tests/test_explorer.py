@@ -15,7 +15,8 @@ from serving import save_models, serving
 
 import regard
 from regard.align import links, parse, quality
-from regard.explorer import api, page
+from regard.explorer import api, page, shapes
+from regard.explorer.answers import Answers
 from regard.explorer.limits import Limits
 from regard.explorer.schema import CHECKED, TOLD, Invalid, checked, from_text
 from regard.explorer.scores import counterfactual, formula
@@ -38,8 +39,16 @@ def client(folders, tmp_path_factory):
     (pages / "index.html").write_text("<!doctype html><title>regard</title>")
     (pages / "assets" / "app-1a2b.js").write_text("export {};")
     (pages / ".secret").write_text("no")
-    with serving(folders, files=page.files(pages)) as client:
+    with serving(folders, files=page.files(pages), given={"given": given()}) as client:
         yield client
+
+
+def given():
+    """A trace that was recorded elsewhere."""
+    torch.manual_seed(4)
+    trace = regard.Trace.of(*torch.randn(3, 1, 2, 7, 8), mask=regard.mask.Causal())
+    trace.label(["[CLS]", "the", "dog", "##house", "'s", "door", "[SEP]"])
+    return Answers(trace, name="given.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +66,7 @@ def traced(client):
 def good(answer, schema=None):
     """The JSON of an answer that keeps to the description."""
     assert answer.status == 200, answer
-    known = api.schemas(LIMITS)
+    known = shapes.schemas(LIMITS)
     return answer.json if schema is None else checked(answer.json, known[schema], known=known)
 
 
@@ -101,7 +110,7 @@ def test_models(client):
         ("cross", 3, 4, "target", "source"),
     ]
     assert kinds[1] == [("cross", 1, 2, "target", "source")]
-    assert answer["scores"] == list(api.SCORES) and answer["measures"] == ["weights", "norms"]
+    assert answer["scores"] == list(shapes.SCORES) and answer["measures"] == ["weights", "norms"]
 
 
 def test_translate(client, translator):
@@ -234,11 +243,8 @@ def test_tiles_of_a_mean_and_of_a_recurrent_decoder_are_cut_alike(client, folder
     whole = recorded(regard.load(folders[1], device="cpu")).weights(0, None, kind="cross", call=None).mean(0)
     path = f"/api/trace/{answer['id']}/tile?kind=cross&head=mean&height=5&width=3&pool=sum"
     small = tile(client, path)
-    bounds = [[-(-i * n // count) for i in range(count + 1)] for n, count in zip(whole.shape, (5, 3), strict=True)]
-    right = [
-        [whole[a:b, c:d].sum() for c, d in zip(bounds[1], bounds[1][1:], strict=False)]
-        for a, b in zip(bounds[0], bounds[0][1:], strict=False)
-    ]
+    cells = [-(-n // count) for n, count in zip(whole.shape, (5, 3), strict=True)]
+    right = [[c.sum() for c in r.split(cells[1], dim=1)] for r in whole.split(cells[0])]
     np.testing.assert_allclose(small, right, rtol=1e-5)
 
 
@@ -258,7 +264,7 @@ def test_steps_are_those_of_the_model(client, translator, traced, kind):
     np.testing.assert_allclose(keyed["key_input"], right.key_inputs[1], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("score", api.SCORES[1:])
+@pytest.mark.parametrize("score", shapes.SCORES[1:])
 def test_other_scores_are_counterfactual_and_equal_regard_steps(client, translator, traced, score):
     path = f"/api/trace/{traced['transformer']['id']}/steps?kind=self&layer=0&head=1&query=4"
     trained = good(client.get(path), "Steps")
@@ -413,7 +419,7 @@ def test_a_large_body_without_a_length_is_cut_off(client):
         ("row?head=4", "head: there are 4"),
         ("row?head=x", "head: expected the number of a head, or mean"),
         ("row?query=99", "there are 8 queries"),
-        ("row?measure=magic", "measure: expected one of weights, norms"),
+        ("row?measure=magic", "measure: expected one of weights, norms, rollout, gradient"),
         ("row?nix=1", 'unknown parameter "nix"'),
         ("tile?rows=3:1", "rows: expected first:end within 0:8"),
         ("tile?cols=0:99", "cols: expected first:end"),
@@ -433,7 +439,7 @@ def test_bad_questions(client, traced, query, reason):
     assert answer.status == 422 and reason in answer.error, answer
 
 
-@pytest.mark.parametrize("name", ["row", "tile", "steps", "align"])
+@pytest.mark.parametrize("name", ["row", "tile", "steps", "align", "tokens", "search", "heads", "effects"])
 def test_unknown_traces(client, name):
     for id in ("AAAAAAAAAAAAAAAA", "x" * 60, "%00", "..%2f..%2fetc%2fpasswd"):
         answer = client.get(f"/api/trace/{id}/{name}")
@@ -573,7 +579,7 @@ def test_the_description_uses_only_what_is_checked():
         for inner in [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]:
             yield from keywords(inner)
 
-    every = [*api.schemas(LIMITS).values(), *(s for o in api.operations(LIMITS) for s in o.parameters.values())]
+    every = [*shapes.schemas(LIMITS).values(), *(s for o in api.operations(LIMITS) for s in o.parameters.values())]
     assert {word for schema in every for word in keywords(schema)} <= CHECKED | TOLD
 
 
@@ -595,6 +601,8 @@ def like(draw, schema, known):
         words = ["the", "dog", ".", "0", "1:3", "mean", "0-0", "transformer", "rnn", "<img onerror=x>"]
         written = [" ".join(draw.choices(words, k=draw.randint(1, 6))), *words]
         return draw.choice([text for text in written if re.search(schema.get("pattern", ""), text)])
+    if schema["type"] == "array":
+        return [like(draw, schema["items"], known) for _ in range(draw.randint(0, 3))]
     fields = {name: s for name, s in schema["properties"].items() if name in schema["required"] or draw.random() < 0.5}
     return {name: like(draw, s, known) for name, s in fields.items() if draw.random() < 0.95}
 
@@ -604,8 +612,8 @@ def test_fuzz_from_the_description(client, traced):
     draw = random.Random(0 if "CI" in os.environ else None)
     described = good(client.get("/api/openapi.json"))
     known, statuses = described["components"]["schemas"], {}
-    ids = [answer["id"] for answer in traced.values()]
-    for _ in range(400):
+    ids = [*(answer["id"] for answer in traced.values()), "given"]
+    for _ in range(600):
         path, methods = draw.choice(list(described["paths"].items()))
         method, operation = next(iter(methods.items()))
         query = []
@@ -626,7 +634,8 @@ def test_fuzz_from_the_description(client, traced):
         assert str(answer.status) in operation["responses"] and answer.status < 500, (address, answer)
         if answer.status != 200:
             assert answer.error
-    for name in ("translate", "trace", "row", "steps", "align"):
+    assert statuses.keys() == {operation.name for operation in api.operations(LIMITS)}
+    for name in ("translate", "trace", "row", "tile", "steps", "align", "tokens", "search", "heads"):
         assert {200, 422} <= statuses[name], (name, statuses)
 
 

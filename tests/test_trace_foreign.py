@@ -261,6 +261,14 @@ def test_random_weights(name):
         assert trace.norms(layer, 0).shape == (7, 7)
 
 
+def test_a_cache_that_has_changed_is_not_run_again():
+    model = tiny("Llama", model="LlamaForCausalLM")
+    with regard.record(model) as trace:
+        model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3, do_sample=False, pad_token_id=0)
+    with pytest.raises(ValueError, match="with a cache, which has changed since"):
+        trace.ablate({("self", 0): [0]})
+
+
 def test_marian_has_three_kinds():
     sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}

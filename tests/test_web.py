@@ -1,6 +1,7 @@
 """The explorer's page: its own checks pass, and what is in the package is exactly what its source builds."""
 
 import gzip
+import os
 import re
 import shutil
 import subprocess
@@ -9,15 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-WEB, PAGE = ROOT / "web", ROOT / "regard" / "explorer" / "page"
+WEB, EXPLORER = ROOT / "web", ROOT / "regard" / "explorer"
+PAGE = EXPLORER / "page"
+BUILDS = ("page", "static", "widget")
 LIMIT = 150_000  # bytes of JavaScript, compressed
 
 
+IMPORT = r"""\bimport\s*(?:[\w{}$*,\s]+\bfrom\s*)?["'`(]"""  # of a module; the Python to copy has none of these
 UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH", "ENOTCACHED")
 
 
-def npm(folder, *command):
-    done = subprocess.run(["npm", *command], cwd=folder, capture_output=True, text=True, timeout=600)
+def npm(folder, *command, **settings):
+    settings = {**os.environ, **settings}
+    done = subprocess.run(["npm", *command], cwd=folder, capture_output=True, text=True, timeout=600, env=settings)
     if command[0] == "ci" and any(f"code {reason}" in done.stderr for reason in UNREACHABLE):
         pytest.skip("npm reaches no registry to install what the page is built with")
     assert done.returncode == 0, f"npm {' '.join(command)}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
@@ -41,15 +46,17 @@ def contents(folder):
 
 
 @pytest.mark.slow
-def test_the_source_passes_its_checks_and_builds_the_page_in_the_package(web, tmp_path):
+def test_the_source_passes_its_checks_and_builds_what_is_in_the_package(web, tmp_path):
     npm(web, "ci")  # fails where the lock file is not that of package.json
     npm(web, "run", "check")
     npm(web, "test")
-    npm(web, "run", "build", "--", "--outDir", str(tmp_path / "built"))
-    built, committed = contents(tmp_path / "built"), contents(PAGE)
-    assert sorted(built) == sorted(committed), "run `npm run build` in web/ and commit regard/explorer/page"
-    changed = [name for name in built if built[name] != committed[name]]
-    assert not changed, f"{changed} differ: run `npm run build` in web/ and commit regard/explorer/page"
+    npm(web, "run", "build", EXPLORER_OUT=str(tmp_path / "built"))
+    for name in BUILDS:
+        built, committed = contents(tmp_path / "built" / name), contents(EXPLORER / name)
+        todo = f"run `npm run build` in web/ and commit regard/explorer/{name}"
+        assert sorted(built) == sorted(committed), todo
+        changed = [file for file in built if built[file] != committed[file]]
+        assert not changed, f"{changed} differ: {todo}"
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_has_nothing_inline():
@@ -62,8 +69,9 @@ def test_the_page_needs_nothing_from_elsewhere_and_has_nothing_inline():
         assert name.startswith("data:") or (PAGE / name).is_file(), name
 
 
-def test_the_page_is_small_and_evaluates_nothing():
-    scripts = list(PAGE.glob("assets/*.js"))
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_scripts_are_small_and_evaluate_nothing(build):
+    scripts = list((EXPLORER / build).rglob("*.js"))
     assert scripts
     assert sum(len(gzip.compress(path.read_bytes(), mtime=0)) for path in scripts) < LIMIT
     for path in scripts:
@@ -72,6 +80,27 @@ def test_the_page_is_small_and_evaluates_nothing():
         # addresses of namespaces and of error explanations are texts; nothing is fetched from them
         hosts = set(re.findall(r"https?://([\w.-]+)", text)) - {"www.w3.org", "svelte.dev"}
         assert not hosts, hosts
+
+
+def test_the_static_build_can_stand_inside_a_page():
+    script = (EXPLORER / "static" / "app.js").read_text(encoding="utf-8")
+    styles = (EXPLORER / "static" / "app.css").read_text(encoding="utf-8")
+    assert not re.search(r"</?script|<!--", script, re.I)
+    assert not re.search(r"</style|@import|url\((?!data:)", styles, re.I)
+    assert not re.search(IMPORT, script)
+
+
+def test_the_widget_is_one_module_whose_styles_stay_inside():
+    module = (EXPLORER / "widget" / "widget.js").read_text(encoding="utf-8")
+    assert re.search(r"export\{\w+ as default\};?\s*$", module)
+    assert not re.search(IMPORT, module)
+    styles = (EXPLORER / "widget" / "widget.css").read_text(encoding="utf-8")
+    moving = r"@keyframes[^{]*\{(?:[^{}]*\{[^{}]*\})*\}"
+    flat = re.sub(r"@(?:media|container|supports)[^{]*\{", "", re.sub(moving, "", styles))
+    selectors = [one for group in re.findall(r"([^{}]+)\{[^{}]*\}", flat) for one in re.split(r",(?![^(]*\))", group)]
+    assert selectors
+    outside = [one for one in selectors if ".regard" not in one and ".svelte-" not in one]
+    assert not outside, f"they would change the rest of a notebook: {outside}"
 
 
 def test_the_lock_file_names_no_registry():

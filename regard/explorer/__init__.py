@@ -9,7 +9,10 @@ from typing import Any
 
 
 def start(models: list[str], **options: Any) -> None:
-    """Serves until it is told to stop; options are those of ``regard.explorer._server.start``."""
+    """Serves until it is told to stop; options are those of ``regard.explorer._server.start``.
+
+    Models may be none, where there are ``traces``.
+    """
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401

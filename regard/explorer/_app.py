@@ -2,57 +2,64 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import logging
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from regard.explorer import api, view
-from regard.explorer.batching import Busy, Closing, Late, Line
+from regard.explorer import api, shapes
+from regard.explorer._wire import Arguments, body, no_route, parameters, refused, to_bytes, to_json, unless_gone
+from regard.explorer.answers import Answers, Tile
+from regard.explorer.batching import Line
 from regard.explorer.limits import Limits
 from regard.explorer.metrics import Metrics
 from regard.explorer.models import Models, Recorded
 from regard.explorer.models import Request as Wanted
 from regard.explorer.page import File
-from regard.explorer.schema import Invalid, checked, from_text
+from regard.explorer.schema import Invalid, checked
 from regard.explorer.security import App, Gate, Hosts
-from regard.explorer.traces import Traces
+from regard.explorer.traces import Recent, Traces
+from regard.trace import wanted
 
-Arguments = dict[str, Any]
 Handler = Callable[[Arguments], Awaitable[Response]]
 
 GONE = "this trace is gone: send the sentence again"
-logger = logging.getLogger("regard.explorer")
+RERUN = None  # the key of work that is not a batch of texts: calls, each for itself
 
 
-def make(models: Models, *, hosts: Hosts, limits: Limits, files: Mapping[str, File] | None = None) -> App:
-    """The whole application. Without ``files`` there is no page."""
+def make(
+    models: Models,
+    *,
+    hosts: Hosts,
+    limits: Limits,
+    files: Mapping[str, File] | None = None,
+    traces: Mapping[str, Answers] | None = None,
+) -> App:
+    """The whole application. Without ``files`` there is no page; ``traces`` are there from the start and stay."""
     metrics = Metrics()
-    service = Service(models, limits, metrics)
-    described = api.schemas(limits)
+    service = Service(models, traces or {}, limits, metrics)
+    described = shapes.schemas(limits)
 
     def route(operation: api.Operation) -> Route:
         handler: Handler = getattr(service, operation.name)
-        body = None if operation.body is None else described[operation.body]
+        wanted_body = None if operation.body is None else described[operation.body]
 
         async def endpoint(request: Request) -> Response:
             request.scope["operation"] = operation.name
             try:
-                arguments = _parameters(request, operation)
-                if body is not None:
-                    arguments |= checked(await _body(request, limits), body, where="body", known=described)
-                return await _unless_gone(request, handler(arguments))
+                arguments = parameters(request, operation)
+                if wanted_body is not None:
+                    arguments |= checked(await body(request, limits), wanted_body, where="body", known=described)
+                return await unless_gone(request, handler(arguments))
             except Exception as error:
-                return _refused(error)
+                return refused(error)
 
         return Route(operation.path, endpoint, methods=[operation.method])
 
@@ -61,7 +68,7 @@ def make(models: Models, *, hosts: Hosts, limits: Limits, files: Mapping[str, Fi
     app = Starlette(
         routes=routes,
         lifespan=service.lifespan,
-        exception_handlers={HTTPException: _no_route},
+        exception_handlers={HTTPException: no_route},
     )
     app.router.redirect_slashes = False
     return Gate(app, hosts=hosts, metrics=metrics)
@@ -70,11 +77,12 @@ def make(models: Models, *, hosts: Hosts, limits: Limits, files: Mapping[str, Fi
 class Service:
     """What each operation does; its methods are named as in the description."""
 
-    def __init__(self, models: Models, limits: Limits, metrics: Metrics) -> None:
-        self._models, self._limits, self._metrics = models, limits, metrics
-        self._traces: Traces[view.Recording] = Traces(count=limits.traces, size=limits.trace_bytes)
+    def __init__(self, models: Models, traces: Mapping[str, Answers], limits: Limits, metrics: Metrics) -> None:
+        self._models, self._given, self._limits, self._metrics = models, traces, limits, metrics
+        self._traces: Traces[Answers] = Traces(count=limits.traces, size=limits.trace_bytes)
+        self._tiles: Recent[Tile] = Recent(count=limits.tiles, size=limits.tile_bytes)
         self._model = Line(
-            models.run,
+            lambda key, items: _each(key, items) if key is RERUN else models.run(key, items),
             name="model",
             limit=limits.queue,
             metrics=metrics,
@@ -82,9 +90,7 @@ class Service:
             weight=limits.batch_characters,
             gather=limits.gather,
         )
-        self._views = Line(
-            lambda _, calls: [call() for call in calls], name="view", limit=limits.views, metrics=metrics
-        )
+        self._views = Line(_each, name="view", limit=limits.views, metrics=metrics)
         metrics.gauge("traces", lambda: len(self._traces))
         metrics.gauge("trace_bytes", lambda: self._traces.bytes)
 
@@ -98,24 +104,28 @@ class Service:
         await self._views.close()
 
     async def health(self, _: Arguments) -> Response:
-        return _json({"status": "ok"})
+        return to_json({"status": "ok"})
 
     async def metrics(self, _: Arguments) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def openapi(self, _: Arguments) -> Response:
-        return _json(api.openapi(self._limits, _version()))
+        return to_json(api.openapi(self._limits, _version()))
 
     async def models(self, _: Arguments) -> Response:
-        known = {"models": self._models.described(), "scores": api.SCORES, "measures": api.MEASURES}
-        return _json({**known, "version": _version()})
+        known = {"models": self._models.described(), "scores": shapes.SCORES, "measures": shapes.MEASURES}
+        return to_json({**known, "version": _version()})
 
     async def translate(self, arguments: Arguments) -> Response:
-        return _json(await self._run(arguments, Wanted(arguments["text"])))
+        return to_json(await self._run(arguments, Wanted(arguments["text"])))
 
     async def trace(self, arguments: Arguments) -> Response:
         found: Recorded = await self._run(arguments, Wanted(arguments["text"], True, arguments.get("target")))
-        return _json({"id": self._traces.add(found.kept, found.kept.size), **found.answer})
+        return to_json({"id": self._traces.add(found.kept, found.kept.size), **found.answer})
+
+    async def traces(self, _: Arguments) -> Response:
+        told = [{"id": id, "name": each.name, "kinds": each.kinds()} for id, each in self._given.items()]
+        return to_json({"traces": told})
 
     async def _run(self, arguments: Arguments, wanted: Wanted) -> Any:
         key = self._models.name(arguments.get("model")), arguments.get("beam", 5)
@@ -126,133 +136,71 @@ class Service:
 
     # --- what is read from a trace ---
 
+    async def described(self, arguments: Arguments) -> Response:
+        id = arguments["id"]
+        return await self._read(arguments, lambda kept: {"id": id, **kept.described()})
+
     async def row(self, arguments: Arguments) -> Response:
-        return Response(await self._view(arguments, lambda kept: _bytes(kept.row(**arguments))), media_type=api.JSON)
+        return await self._read(arguments, lambda kept: kept.row(**arguments))
 
     async def steps(self, arguments: Arguments) -> Response:
-        return Response(await self._view(arguments, lambda kept: _bytes(kept.steps(**arguments))), media_type=api.JSON)
+        return await self._read(arguments, lambda kept: kept.steps(**arguments))
 
     async def align(self, arguments: Arguments) -> Response:
-        return Response(await self._view(arguments, lambda kept: _bytes(kept.align(**arguments))), media_type=api.JSON)
+        return await self._read(arguments, lambda kept: kept.align(**arguments))
+
+    async def heads(self, arguments: Arguments) -> Response:
+        return await self._read(arguments, lambda kept: kept.heads(**arguments))
+
+    async def search(self, arguments: Arguments) -> Response:
+        return await self._read(arguments, lambda kept: kept.search(**arguments))
+
+    async def tokens(self, arguments: Arguments) -> Response:
+        span = {"first": arguments.pop("from"), "end": arguments.pop("to", None)}
+        return await self._read(arguments, lambda kept: kept.tokens(**arguments, **span))
+
+    async def effects(self, arguments: Arguments) -> Response:
+        return await self._read(arguments, lambda kept: kept.effects(**arguments), self._model)
+
+    async def knockout(self, arguments: Arguments) -> Response:
+        return await self._read(arguments, lambda kept: kept.knockout(**arguments), self._model)
 
     async def tile(self, arguments: Arguments) -> Response:
-        limit = self._limits.side
-        tile = await self._view(arguments, lambda kept: kept.tile(**arguments, limit=limit))
-        shape = {"x-regard-shape": f"{tile.shape[0]},{tile.shape[1]}"}
-        return Response(tile.astype("<f4").tobytes(), media_type=api.BINARY, headers=shape)
+        limit, key = self._limits.side, tuple(sorted(arguments.items()))
+        tile = self._tiles.get(key)
+        if tile is None or self._kept(arguments["id"]) is None:
+            tile = await self._view(arguments, lambda kept: kept.tile(**arguments, limit=limit))
+            self._tiles.put(key, tile, tile.values.nbytes)
+        height, width = tile.values.shape
+        shape = {"x-regard-shape": f"{height},{width}", "x-regard-exact": "exact" if tile.exact else "sampled"}
+        return Response(tile.values.astype("<f4").tobytes(), media_type=api.BINARY, headers=shape)
 
-    async def _view(self, arguments: Arguments, read: Callable[[view.Recording], Any]) -> Any:
-        kept = self._traces.get(arguments.pop("id"))
+    async def _read(self, arguments: Arguments, read: Callable[[Answers], Any], line: Line | None = None) -> Response:
+        """The JSON of what is read; also written in the line's thread, since it may be long."""
+        return Response(await self._view(arguments, lambda kept: to_bytes(read(kept)), line), media_type=api.JSON)
+
+    async def _view(self, arguments: Arguments, read: Callable[[Answers], Any], line: Line | None = None) -> Any:
+        """Reads a trace in a line of its own, or where the model itself has to run, in the model's."""
+        kept = self._kept(arguments.pop("id"))
         if kept is None:
             raise HTTPException(404, GONE)
-        return await self._views.ask(None, lambda: read(kept), seconds=self._limits.answer)
+        line, gone = line or self._views, threading.Event()
+
+        def work() -> Any:
+            with wanted(lambda: not gone.is_set()):
+                return read(kept)
+
+        try:
+            return await line.ask(RERUN, work, seconds=self._limits.answer, weight=self._limits.batch_characters)
+        finally:  # who has gone, or waited too long, is not computed for any more
+            gone.set()
+
+    def _kept(self, id: str) -> Answers | None:
+        return self._given.get(id) or self._traces.get(id)
 
 
 def _each(_: object, calls: list[Callable[[], Any]]) -> list[Any]:
     return [call() for call in calls]
-
-
-# --- in ---
-
-
-def _parameters(request: Request, operation: api.Operation) -> Arguments:
-    """Path and query, checked, with defaults."""
-    given = request.query_params.multi_items()
-    arguments = {name: schema["default"] for name, schema in operation.parameters.items() if "default" in schema}
-    for name, text in [*request.path_params.items(), *given]:
-        if name not in operation.parameters:
-            known = ", ".join(operation.parameters) or "none"
-            raise Invalid(f"unknown parameter {json.dumps(name[:60])}; there are: {known}")
-        arguments[name] = from_text(text, operation.parameters[name], where=name)
-    return arguments
-
-
-async def _body(request: Request, limits: Limits) -> Any:
-    """The JSON of a request, read within bounds of size and time."""
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() != api.JSON:
-        raise HTTPException(415, "expected Content-Type: application/json")
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared[:12]) > limits.bytes:
-        raise HTTPException(413, f"the request's body is too large: the most is {limits.bytes:,} bytes")
-    try:
-        content = await asyncio.wait_for(_read(request, limits.bytes), limits.body)
-    except asyncio.TimeoutError:
-        raise HTTPException(408, f"the request's body took more than {limits.body:g} s") from None
-    try:
-        return json.loads(content.decode(), parse_constant=_no_constant)
-    except RecursionError:
-        raise HTTPException(400, "not usable JSON: nested too deeply") from None
-    except ValueError as error:  # also what is not UTF-8
-        raise HTTPException(400, f"not JSON: {str(error)[:200]}") from None
-
-
-async def _read(request: Request, limit: int) -> bytes:
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > limit:
-            raise HTTPException(413, f"the request's body is too large: the most is {limit:,} bytes")
-    return bytes(content)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-async def _unless_gone(request: Request, answer: Awaitable[Response]) -> Response:
-    """The answer, given up as soon as the client hangs up."""
-    work = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_hung_up(request))
-    try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            raise ClientDisconnect
-        return work.result()
-    finally:
-        for task in (work, gone):
-            task.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-# --- out ---
-
-
-def _bytes(value: Any) -> bytes:
-    """JSON in UTF-8; a number that JSON does not have is a mistake of ours, and raises."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_bytes(value), status, headers, media_type=api.JSON)
-
-
-def _refused(error: Exception) -> Response:
-    """An error as an answer: what the client can mend is 4xx, with the reason."""
-    if isinstance(error, HTTPException):
-        return _json({"error": error.detail}, error.status_code)
-    if isinstance(error, Invalid):
-        return _json({"error": str(error)}, 422)
-    if isinstance(error, Busy):
-        return _json({"error": str(error)}, 429, {"retry-after": str(error.retry_after)})
-    if isinstance(error, Late):
-        return _json({"error": str(error)}, 504 if error.begun else 503, {"retry-after": "5"})
-    if isinstance(error, Closing):
-        return _json({"error": str(error)}, 503, {"retry-after": "5", "connection": "close"})
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)  # nobody reads it
-    logger.error("a request failed", exc_info=error)
-    return _json({"error": "something went wrong in the service; its log tells more"}, 500)
-
-
-def _no_route(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    text = {404: "there is nothing here; /api/openapi.json tells what there is", 405: "not with this method"}
-    return _json({"error": text.get(error.status_code, error.detail)}, error.status_code, error.headers)
 
 
 def _static(file: File) -> Callable[[Request], Awaitable[Response]]:

@@ -10,6 +10,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -17,6 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.explorer import _app, page
+from regard.explorer.files import opened
 from regard.explorer.limits import Limits
 from regard.explorer.models import Models
 from regard.explorer.security import App, Hosts, is_loopback
@@ -28,6 +30,7 @@ TRIES = 20  # ports after it, where it is taken
 def start(
     models: Sequence[str],
     *,
+    traces: Sequence[str | Path] = (),
     host: str = "127.0.0.1",
     port: int | None = None,
     device: str | None = None,
@@ -37,7 +40,10 @@ def start(
     limits: Limits | None = None,
     say: Callable[[str], None],
 ) -> None:
-    """Serves until SIGINT or SIGTERM. ``port`` None is 8000, or the next that is free; 0 is any that is free."""
+    """Serves models, and traces from files, until SIGINT or SIGTERM.
+
+    ``port`` None is 8000, or the next that is free; 0 is any that is free.
+    """
     limits = limits or Limits()
     with contextlib.closing(listen(host, port)) as listener:
         address = url(host, listener)
@@ -46,9 +52,10 @@ def start(
                 f"WARNING: on {host} everyone who can reach this machine over the network can use the service; there "
                 "is no password and no encryption"
             )
+        given = opened(traces, device)
         loaded = Models.load(models, device)
         files = page.files() if with_page else None
-        app = _app.make(loaded, hosts=Hosts(host, allow_hosts), limits=limits, files=files)
+        app = _app.make(loaded, hosts=Hosts(host, allow_hosts), limits=limits, files=files, traces=given)
         server = Server(app, limits)
         if with_page and browser:
             threading.Thread(target=_open, args=(server, address), daemon=True).start()

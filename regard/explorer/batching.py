@@ -35,8 +35,8 @@ class Late(Exception):
     """No answer in time; ``begun`` tells whether the work had begun."""
 
     def __init__(self, seconds: float, begun: bool) -> None:
-        what = "the model took" if begun else "the request waited"
-        super().__init__(f"{what} more than {seconds:g} s; try again, or send a shorter text")
+        what = "it took" if begun else "the request waited"
+        super().__init__(f"{what} more than {seconds:g} s; try again, or ask for less")
         self.begun = begun
 
 

@@ -14,6 +14,7 @@ class Limits:
     bytes: int = 65_536  # of a request's body; a character takes up to twelve in JSON
     beam: int = 8
     side: int = 512  # rows and columns of a tile
+    samples: int = 1_000_000  # rows of each cell of a tile that are looked at
 
     queue: int = 128  # requests that wait for the model; one more is answered with 429
     batch: int = 32  # requests translated together
@@ -30,3 +31,5 @@ class Limits:
 
     traces: int = 64  # sentences kept for rows, tiles and steps
     trace_bytes: int = 512 * 2**20  # memory that they may take together
+    tiles: int = 4096  # tiles kept
+    tile_bytes: int = 64 * 2**20  # memory that they may take together

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from regard.explorer import view
+from regard.explorer.answers import Unable
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
 from regard.output import Output, sentences
@@ -36,7 +37,7 @@ class Models:
         self._known: dict[str, Translator] = {}
         for translator in translators:
             self._known[_free(translator.name, self._known)] = translator
-        self._kinds = {name: view.record(each, "a", "a").kinds() for name, each in self._known.items()}
+        self._kinds = {name: _kinds(each) for name, each in self._known.items()}
 
     @classmethod
     def load(cls, names: Iterable[str], device: str | None = None) -> Models:
@@ -45,6 +46,8 @@ class Models:
 
     def name(self, wanted: str | None) -> str:
         """The name of the model that is meant."""
+        if not self._known:
+            raise Unable("no model is served here, only recorded traces; start the service with --model to translate")
         if wanted is None:
             return next(iter(self._known))
         if wanted not in self._known:
@@ -100,9 +103,18 @@ class Models:
                 return {**_translation(translator, request.text, output), "model": name}
             target = output.text if request.target is None else request.target
             kept = view.record(translator, request.text, target, own=request.target is None)
-            return Recorded({**kept.described(), "translation": target, "model": name, "note": output.note}, kept)
+            kept.model, kept.note = name, output.note
+            return Recorded(kept.described(), kept)
         except Invalid as problem:  # the others of the batch have their answers
             return problem
+
+
+def _kinds(translator: Translator) -> list[dict[str, Any]]:
+    """What a model has to look at; how long rows and columns are depends on the text."""
+    return [
+        {name: value for name, value in kind.items() if name not in ("queries", "keys")}
+        for kind in view.record(translator, "a", "a").kinds()
+    ]
 
 
 def _to_translate(translator: Translator, request: Request) -> bool:

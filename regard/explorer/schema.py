@@ -17,9 +17,9 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 CHECKED = {"type", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "items", "properties", "required"}
-CHECKED |= {"additionalProperties", "$ref"}
+CHECKED |= {"additionalProperties", "$ref", "anyOf"}
 TOLD = {"default", "description"}  # for readers
-"""What a schema may use; ``$ref`` names one of the ``known`` schemas."""
+"""What a schema may use; ``$ref`` names one of the ``known`` schemas, ``anyOf`` has one of them and null."""
 
 
 class Invalid(ValueError):
@@ -28,6 +28,10 @@ class Invalid(ValueError):
 
 def checked(value: Any, schema: Schema, *, where: str = "value", known: Mapping[str, Schema] | None = None) -> Any:
     """The value, with 3.0 made 3 where an integer is expected; raises :class:`Invalid`."""
+    if "anyOf" in schema:
+        if value is None:
+            return None
+        schema = schema["anyOf"][0]
     if "$ref" in schema:
         schema = (known or {})[schema["$ref"].rsplit("/", 1)[1]]
     value = _typed(value, schema, where)

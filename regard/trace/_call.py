@@ -8,7 +8,7 @@ Shapes: B batch, H query heads, K key/value heads, L queries, S keys, D dims, E 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from regard.kernels import reference
 from regard.plan import choose
 from regard.score import PerHead, Score, Sum
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
+from regard.trace._stop import check
 
 BLOCK = 2**22  # numbers in the largest temporary
 ROWS, COLUMNS = 256, 2048  # of a block that stays in a cache
@@ -136,7 +137,17 @@ class Call:
     def weights(self, head: int, item: int, rows: Tensor, columns: slice | None = None) -> Tensor:
         """softmax(E), [rows, columns]."""
         parts = [w for _, w in self.weight_blocks(head, item, rows, columns)]
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def mean_weights(self, heads: Sequence[int], item: int, rows: Tensor, columns: slice) -> Tensor:
+        """The mean of some heads' weights; 0 in columns behind the last key, [rows, columns]."""
+        within = slice(*(min(end, self.shape[3]) for end in (columns.start, columns.stop)))
+        p = self.problems[0]
+        out = torch.zeros(len(rows), within.stop - within.start, dtype=p.compute_dtype, device=p.device)
+        if within.start < within.stop:
+            parts = (self.weights(head, item, rows, within) for head in heads)
+            out = next(parts) if len(heads) == 1 else sum(parts, out) / len(heads)
+        return nn.functional.pad(out, (0, columns.stop - columns.start - out.shape[1]))
 
     def weight_blocks(
         self, head: int, item: int, rows: Tensor, columns: slice | None = None
@@ -160,6 +171,7 @@ class Call:
         width = max([t.a.shape[-1] for t in p.terms.tanhs], default=1)
         many = max(1, BLOCK // (max(columns.stop - columns.start, 1) * width))
         for some in rows.split(many) if len(rows) else [rows]:
+            check()
             yield some, _scores(p, some.to(p.device), columns)
 
     def logsumexp(self, head: int, item: int, rows: Tensor) -> Tensor:
@@ -169,12 +181,15 @@ class Call:
         if len(missing):
             p = self.narrow(head, item)
             if p.terms.tanhs:  # a fused kernel is far faster than tanh for each pair and dim
-                some = replace(select_rows(p, missing.to(p.device)), need_logsumexp=True)
-                lse = choose(some).run()[1]
-                assert lse is not None
-                known[missing] = lse[0, 0].to(known.dtype)
+                for few in missing.split(ROWS):
+                    check()
+                    some = replace(select_rows(p, few.to(p.device)), need_logsumexp=True)
+                    lse = choose(some).run()[1]
+                    assert lse is not None
+                    known[few] = lse[0, 0].to(known.dtype)
             else:
-                known[missing] = torch.cat([_logsumexp(p, few) for few in missing.to(p.device).split(ROWS)])
+                for few in missing.split(ROWS):
+                    known[few] = _logsumexp(p, few.to(p.device))
         return known[rows]
 
     def _known(self, head: int, item: int) -> Tensor:
@@ -406,6 +421,7 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
         top = p.sink.to(top).reshape(1).expand(len(rows))
     total = (top > -torch.inf).to(top)
     for start in range(0, p.keys, COLUMNS):
+        check()
         columns, full = slice(start, min(start + COLUMNS, p.keys)), p.mask is None
         if p.mask is not None and p.mask.static:
             empty, full = p.mask.span(first, last, columns.start, columns.stop - 1)

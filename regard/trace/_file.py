@@ -24,7 +24,8 @@ INPUTS = ("query_input", "key_input")
 def save(trace: Trace, path: str | os.PathLike[str], *, inputs: bool = False) -> None:
     """Write a trace, with every logsumexp known so far."""
     tensors: dict[str, Tensor] = {}
-    calls = [_pack_call(call, f"{i}", tensors, inputs) for i, call in enumerate(trace.recorded)]
+    shared: dict[Any, str] = {}  # also between calls: of one module they have one projection
+    calls = [_pack_call(call, f"{i}", tensors, shared, inputs) for i, call in enumerate(trace.recorded)]
     labels = [[kind, item, *sides] for (kind, item), sides in trace.texts.items()]
     write_tensors(path, tensors, {"what": "trace", "version": VERSION, "calls": calls, "labels": labels})
 
@@ -46,9 +47,8 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Tr
     return trace
 
 
-def _pack_call(call: Call, at: str, tensors: dict[str, Tensor], inputs: bool) -> dict[str, Any]:
+def _pack_call(call: Call, at: str, tensors: dict[str, Tensor], shared: dict[Any, str], inputs: bool) -> dict[str, Any]:
     packed: dict[str, Any] = {"name": call.name, "kind": call.kind, "scores": list(call.scores_of)}
-    shared: dict[Any, str] = {}
     packed["problems"] = [_pack(p, f"{at}.{i}", tensors, shared) for i, p in enumerate(call.problems)]
     for name in (*OPTIONAL, *(INPUTS if inputs else ())):
         packed[name] = _pack(getattr(call, name), f"{at}.{name}", tensors, shared)

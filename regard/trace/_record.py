@@ -138,7 +138,7 @@ class _Recorder:
         if threading.get_ident() != self.thread:
             return
         if not self.stack and module is self.model and self.trace is not None:
-            self.trace.runs.append((args, kwargs))
+            self.trace.run = args, kwargs
         self.stack.append(_Frame(self.names[module], module, args, kwargs))
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.trace._call import BLOCK, Call
+from regard.trace._call import BLOCK
+
+Reader = Callable[[Tensor, slice], Iterable[Tensor]]
+"""Weights of some rows and columns, a few rows at a time."""
 
 
 @dataclass(frozen=True)
@@ -42,34 +46,32 @@ class Cells:
 
 
 def pooled(
-    call: Call,
-    head: int,
-    item: int,
+    read: Reader,
+    like: Tensor,
     rows: tuple[int, int] | None,
     cols: tuple[int, int] | None,
     size: tuple[int, int] | None,
     pool: str,
     samples: int | None,
 ) -> Tensor:
-    """The weights of rows × cols, pooled to at most ``size`` cells, [h, w]."""
+    """The weights of rows × cols, pooled to at most ``size`` cells, [h, w]; ``like`` is any tensor like all, [L, S]."""
     if pool not in ("max", "sum"):
         raise ValueError(f"pool: expected 'max' or 'sum', got {pool!r}")
     if size is not None and min(size) < 1:
         raise ValueError(f"size: expected (height, width) of at least 1, got {size}")
     if samples is not None and samples < 1:
         raise ValueError(f"samples: expected at least 1 row of each cell, got {samples}")
-    _, _, queries, keys = call.shape
+    queries, keys = like.shape
     down = Cells.of("rows", rows, None if size is None else size[0], queries)
     across = Cells.of("cols", cols, None if size is None else size[1], keys)
-    p = call.problems[0]
     if not down.count or not across.count:
-        return torch.zeros(down.count, across.count, dtype=p.compute_dtype, device=p.device)
-    chosen = down.indices(samples, p.device)
+        return like.new_zeros(down.count, across.count)
+    chosen = down.indices(samples, like.device)
     each = len(chosen) // down.count
     parts = []
     columns = slice(across.start, across.stop)
     for some in chosen.split(max(BLOCK // (columns.stop - columns.start) // each, 1) * each):
-        narrow = torch.cat([_across(w, across, pool) for _, w in call.weight_blocks(head, item, some, columns)])
+        narrow = torch.cat([_across(w, across, pool) for w in read(some, columns)])
         cells = narrow.unflatten(0, (-1, each))
         if pool == "max":
             parts.append(cells.amax(1))
@@ -77,7 +79,7 @@ def pooled(
             parts.append(cells.mean(1) if each < down.size else _sum(cells, some, each))
     out = torch.cat(parts)
     if pool == "sum" and each < down.size:  # an estimate: the mean of the sampled rows, times the rows there are
-        heights = torch.full((down.count, 1), down.size, device=p.device, dtype=out.dtype)
+        heights = torch.full((down.count, 1), down.size, device=out.device, dtype=out.dtype)
         heights[-1] = down.stop - down.start - (down.count - 1) * down.size
         out = out * heights
     return out

@@ -6,7 +6,7 @@ Nothing n × n is kept. Weights, scores, tiles and measures are recomputed from 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,9 +16,11 @@ from regard.attend import OBSERVER, lowered
 from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
+from regard.trace._stop import check
 from regard.trace._tiles import pooled
 
 KINDS = ("self", "decoder", "cross")
+CACHES = ("past_key_values", "past_key_value", "cache")  # arguments that a call changes
 Rows = int | slice | range | Sequence[int] | Tensor | None
 Piece = tuple[Call, Tensor]
 
@@ -37,7 +39,7 @@ class Trace:
     def __init__(self) -> None:
         self.recorded: list[Call] = []
         self.model: Any = None
-        self.runs: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # how the model was called
+        self.run: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # how the model was called last
         self.texts: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
         self._index: dict[str, dict[str, list[Call]]] | None = None
 
@@ -186,39 +188,54 @@ class Trace:
         self, layer: int, head: int | None = None, *, item: int = 0, kind: str = "self", call: int | None = -1
     ) -> Tensor:
         """log Σ_j exp E_ij, [(heads,) queries]."""
-        return self._numbers(Call.logsumexp, layer, head, item, kind, call)
+        return self._numbers(Call.logsumexp, layer, head, None, item, kind, call)
 
     # --- a number per query ---
 
     def entropy(
-        self, layer: int, head: int | None = None, *, item: int = 0, kind: str = "self", call: int | None = -1
+        self,
+        layer: int,
+        head: int | None = None,
+        rows: Rows = None,
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
     ) -> Tensor:
-        """−Σ_j α_ij ln α_ij in nats, [(heads,) queries]: 0 looks at one key, ln n at n keys alike."""
-        return self._measured(lambda w, c, i, r: -torch.xlogy(w, w).sum(-1), layer, head, item, kind, call)
+        """−Σ_j α_ij ln α_ij in nats, [(heads,) rows]: 0 looks at one key, ln n at n keys alike."""
+        return self._measured(lambda w, c, i, r: -torch.xlogy(w, w).sum(-1), layer, head, rows, item, kind, call)
 
     def distance(
-        self, layer: int, head: int | None = None, *, item: int = 0, kind: str = "self", call: int | None = -1
+        self,
+        layer: int,
+        head: int | None = None,
+        rows: Rows = None,
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
     ) -> Tensor:
-        """Σ_j α_ij |i − j|, [(heads,) queries]: how far a query looks on average."""
+        """Σ_j α_ij |i − j|, [(heads,) rows]: how far a query looks on average."""
 
         def far(w: Tensor, c: Call, i: int, r: Tensor) -> Tensor:
             at = torch.arange(w.shape[-1], device=w.device)
             return (w * (at - c.positions(i, r)[:, None]).abs()).sum(-1)
 
-        return self._measured(far, layer, head, item, kind, call)
+        return self._measured(far, layer, head, rows, item, kind, call)
 
     def sink(
         self,
         layer: int,
         head: int | None = None,
+        rows: Rows = None,
         *,
         first: int = 1,
         item: int = 0,
         kind: str = "self",
         call: int | None = -1,
     ) -> Tensor:
-        """The weight that goes to the ``first`` keys, [(heads,) queries]."""
-        return self._measured(lambda w, c, i, r: w[:, :first].sum(-1), layer, head, item, kind, call)
+        """The weight that goes to the ``first`` keys, [(heads,) rows]."""
+        return self._measured(lambda w, c, i, r: w[:, :first].sum(-1), layer, head, rows, item, kind, call)
 
     # --- one query ---
 
@@ -290,7 +307,7 @@ class Trace:
     def tile(
         self,
         layer: int,
-        head: int,
+        head: int | Literal["mean"],
         rows: tuple[int, int] | None = None,
         cols: tuple[int, int] | None = None,
         size: tuple[int, int] | None = None,
@@ -299,21 +316,31 @@ class Trace:
         samples: int | None = None,
         item: int = 0,
         kind: str = "self",
-        call: int = -1,
+        call: int | None = -1,
     ) -> Tensor:
         """Weights of rows a … b − 1 and columns c … d − 1, pooled by the maximum or the sum of each cell.
 
-        Cells are as small as gives no more than ``size`` of them, (height, width); without a size every pair has its
-        own. ``samples`` looks at so many rows of each cell only, evenly spread: the maximum is then that of these, the
-        sum an estimate; all columns are always looked at.
+        ``head`` "mean" pools the mean over heads. Cells are as small as gives no more than ``size`` of them, (height,
+        width); without a size every pair has its own. ``samples`` looks at so many rows of each cell only, evenly
+        spread: the maximum is then that of these, the sum an estimate; all columns are always looked at.
         """
-        (one,) = self._chosen(layer, kind, call)
-        self._check(one, head, item)
-        return pooled(one, head, item, rows, cols, size, pool, samples).cpu()
+        _, heads, queries, keys = self.shape(layer, kind=kind, call=call)
+        several = list(range(heads)) if head == "mean" else [head]
+        one = self._chosen(layer, kind, call)[0]
+        for h in several:
+            self._check(one, h, item)
+        p = one.problems[0]
+        like = torch.zeros((), dtype=p.compute_dtype, device=p.device).expand(queries, keys)
+
+        def read(some: Tensor, columns: slice) -> Iterator[Tensor]:
+            for c, few in self._pieces(layer, kind, call, some):
+                yield c.mean_weights(several, item, few, columns)
+
+        return pooled(read, like, rows, cols, size, pool, samples).cpu()
 
     # --- without a head ---
 
-    def ablate(self, heads: dict[tuple[str, int], Sequence[int]]) -> Any:
+    def ablate(self, heads: Mapping[tuple[str, int], Sequence[int]]) -> Any:
         """What the model returns if these heads give nothing: {(kind, layer): heads}; it is run again, as recorded.
 
         >>> import regard
@@ -325,7 +352,7 @@ class Trace:
         """
         from regard.trace._record import without
 
-        if self.model is None or not self.runs:
+        if self.model is None or self.run is None:
             raise ValueError(
                 "there is no model to run again: the trace was loaded from a file, or the model was not called as "
                 "model(...); wrap a call of your own in regard.trace.without(model, {module path: heads})"
@@ -336,7 +363,12 @@ class Trace:
             for head in some:
                 self._check(call, head, 0)
             named.setdefault(call.name, []).extend(some)
-        args, kwargs = self.runs[-1]
+        check()
+        args, kwargs = self.run
+        if any(kwargs.get(name) is not None for name in CACHES):
+            raise ValueError(
+                "the model was called last with a cache, which has changed since: record one call of the whole text"
+            )
         with torch.no_grad(), without(self.model, named):
             return self.model(*args, **kwargs)
 
@@ -345,6 +377,29 @@ class Trace:
         from regard.trace._file import save
 
         save(self, path, inputs=inputs)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "",
+        item: int = 0,
+        view: Literal["sentence", "steps", "heads", "compare"] = "sentence",
+        kind: str | None = None,
+        layer: int | None = None,
+        head: int | Literal["mean"] | None = None,
+        query: int | None = None,
+        bits: Literal[8, 16] = 16,
+    ) -> None:
+        """Write a page that shows this trace anywhere: one HTML file that opens from disk and loads nothing.
+
+        It opens with a ``view`` of one ``head`` of a ``layer`` of a ``kind``, and one ``query``; readers choose others.
+        Weights have ``bits`` bits each and a scale per row; the page says how exact that is.
+        """
+        from regard.explorer.export import save
+
+        chosen: dict[str, Any] = {"view": view, "kind": kind, "layer": layer, "head": head, "query": query}
+        save(self, path, title=title, item=item, bits=bits, **chosen)
 
     # --- finding calls ---
 
@@ -434,11 +489,12 @@ class Trace:
         f: Callable[[Call, int, int, Tensor], Tensor],
         layer: int,
         head: int | None,
+        rows: Rows,
         item: int,
         kind: str,
         call: int | None,
     ) -> Tensor:
-        pieces = self._pieces(layer, kind, call, None)
+        pieces = self._pieces(layer, kind, call, rows)
 
         def of(head: int) -> Tensor:
             for c, _ in pieces:
@@ -452,6 +508,7 @@ class Trace:
         measure: Callable[[Tensor, Call, int, Tensor], Tensor],
         layer: int,
         head: int | None,
+        rows: Rows,
         item: int,
         kind: str,
         call: int | None,
@@ -459,7 +516,7 @@ class Trace:
         def of(c: Call, h: int, i: int, rows: Tensor) -> Tensor:
             return torch.cat([measure(w, c, i, some) for some, w in c.weight_blocks(h, i, rows)])
 
-        return self._numbers(of, layer, head, item, kind, call)
+        return self._numbers(of, layer, head, rows, item, kind, call)
 
     def _heads(self, of: Callable[[int], Tensor], layer: int, head: int | None, kind: str) -> Tensor:
         if head is not None:

@@ -128,6 +128,55 @@ function weights(trace, kind, layer, head, query, measure) {
   return rows[0].map((_, j) => rows.reduce((sum, row) => sum + row[j], 0) / rows.length);
 }
 
+/** Attention and the residual, half and half, multiplied through the layers. */
+function rollout(trace, layer, query) {
+  let row = trace.source.tokens.map((_, j) => Number(j === query));
+  for (let at = layer; at >= 0; at -= 1) {
+    const next = row.map((x) => x / 2);
+    row.forEach((x, i) => weights(trace, "self", at, "mean", i).forEach((w, j) => (next[j] += (x * w) / 2)));
+    row = next;
+  }
+  return row;
+}
+
+const entropy = (row) => -row.reduce((a, p) => a + (p > 0 ? p * Math.log(p) : 0), 0);
+const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+const matrix = (trace, kind, layer, head) => sides(trace, kind)[0].tokens.map((_, i) => weights(trace, kind, layer, head, i));
+
+/** A number per head, [layers][heads]. */
+function perHead(trace, kind, make) {
+  const { layers, heads } = MODELS.find((m) => m.name === trace.model);
+  return Array.from({ length: layers }, (_, l) => Array.from({ length: heads }, (_, h) => make(l, h)));
+}
+
+function heads(trace, kind) {
+  const of = (measure) => perHead(trace, kind, (l, h) => mean(matrix(trace, kind, l, h).map(measure)));
+  return {
+    kind, layers: of(entropy).length, heads: of(entropy)[0].length, entropy: of(entropy), sink: of((row) => row[0]),
+    distance: of((row, i) => row.reduce((a, p, j) => a + p * Math.abs(i - j), 0)),
+  };
+}
+
+const BASE = -7.25;
+const effect = (trace, { kind, layer, head }) => vector(`${trace.model}/${kind}/${layer}/${head}/effect`, 1)[0] * (layer + 0.5) - 0.4;
+
+function knockout(trace, out) {
+  const given = trace.target.tokens.map((_, t) => out.reduce((a, one) => a + effect(trace, one) * (0.5 + vector(`${t}/${one.head}`, 1)[0]), 0));
+  const change = given.reduce((a, b) => a + b, 0);
+  return { base: BASE, log_prob: BASE + change, change, tokens: given };
+}
+
+function pooled(all, height, width) {
+  const [tall, wide] = [Math.ceil(all.length / height), Math.ceil(all[0].length / width)];
+  const [h, w] = [Math.ceil(all.length / tall), Math.ceil(all[0].length / wide)];
+  const values = new Float32Array(h * w);
+  all.forEach((row, r) => row.forEach((x, c) => {
+    const at = Math.floor(r / tall) * w + Math.floor(c / wide);
+    values[at] = Math.max(values[at], x);
+  }));
+  return { values, shape: [h, w] };
+}
+
 function align(trace, layer = 0, head = "mean", shift = trace.model === "mock-transformer", gold = "") {
   const { source, target } = trace;
   const matrix = target.words.map((_, j) => {
@@ -149,7 +198,9 @@ const kinds = (model) =>
     rows: kind === "self" ? "source" : "target", columns: kind === "decoder" ? "target" : "source",
   }));
 
-function post(body) {
+function post(url, body) {
+  const [, id] = /^\/api\/trace\/(\w+)\/knockout$/.exec(url.pathname) ?? [];
+  if (id) return traces.has(id) ? [200, knockout(traces.get(id), body.heads)] : [404, { error: "this trace is gone: send the sentence again" }];
   const model = MODELS.find((m) => m.name === (body.model || MODELS[0].name));
   if (!model) return [404, { error: `no model is called ${body.model}` }];
   if (!body.text?.trim()) return [400, { error: "the sentence is empty" }];
@@ -178,12 +229,20 @@ function get(url) {
   if (!trace) return [404, { error: "this trace is gone: send the sentence again" }];
   const [layer, query] = [Number(ask.layer ?? 0), Number(ask.query)];
   if (what === "row") {
-    const values = weights(trace, ask.kind, layer, ask.head, query, ask.measure);
-    const entropy = -values.reduce((a, p) => a + (p > 0 ? p * Math.log(p) : 0), 0);
-    return [200, { values, query, kind: ask.kind, layer, head: ask.head, measure: ask.measure, entropy }];
+    const rolled = ask.measure === "rollout";
+    const values = rolled ? rollout(trace, layer, query) : weights(trace, ask.kind, layer, ask.head, query, ask.measure);
+    return [200, { values, query, kind: ask.kind, layer, head: ask.head, measure: ask.measure, entropy: entropy(values) }];
   }
   if (what === "steps") {
     return [200, steps(trace, ask.kind, layer, Number(ask.head), query, ask.score, Number(ask.key ?? 0))];
+  }
+  if (what === "tile") {
+    const all = matrix(trace, ask.kind, layer, ask.head);
+    return [200, pooled(all, Number(ask.height ?? 512), Number(ask.width ?? 512))];
+  }
+  if (what === "heads") return [200, heads(trace, ask.kind)];
+  if (what === "effects") {
+    return [200, { kind: ask.kind, base: BASE, change: perHead(trace, ask.kind, (l, h) => knockout(trace, [{ kind: ask.kind, layer: l, head: h }]).change) }];
   }
   if (what === "align") {
     return [200, align(trace, layer, ask.head ?? "mean", ask.shift === undefined ? undefined : ask.shift === "1", ask.gold)];
@@ -201,8 +260,12 @@ createServer(async (request, response) => {
     if (url.pathname.startsWith("/api/")) {
       let body = "";
       for await (const part of request) body += part;
-      const [status, answer] = request.method === "POST" ? post(JSON.parse(body)) : get(url);
-      send(status, "application/json", JSON.stringify(answer), status === 429 ? { "Retry-After": "3" } : {});
+      const [status, answer] = request.method === "POST" ? post(url, JSON.parse(body)) : get(url);
+      if (url.pathname.endsWith("/effects")) await new Promise((done) => setTimeout(done, 1200));
+      if (answer.values instanceof Float32Array) {
+        const shape = { "X-Regard-Shape": answer.shape.join(","), "X-Regard-Exact": "exact" };
+        send(status, "application/octet-stream", Buffer.from(answer.values.buffer), shape);
+      } else send(status, "application/json", JSON.stringify(answer), status === 429 ? { "Retry-After": "3" } : {});
     } else {
       const path = normalize(url.pathname === "/" ? "/index.html" : url.pathname);
       send(200, `${TYPES[extname(path)] ?? "text/plain"}; charset=utf-8`, await readFile(join(PAGE, path)));

@@ -25,6 +25,14 @@ describe("the selection in the URL", () => {
     top: 0,
     shift: false,
     gold: "0-0 1p2",
+    sort: "effect",
+    out: [
+      { kind: "self", layer: 0, head: 3 },
+      { kind: "cross", layer: 1, head: 2 },
+    ],
+    with: { kind: "cross", layer: 1, head: "mean", measure: "norms", score: "trained" },
+    other: "rnn",
+    mode: "difference",
   };
 
   it("comes back as it was", () => {
@@ -42,6 +50,15 @@ describe("the selection in the URL", () => {
     const found = parse("#/steps?text=Hi%20you&kind=decoder&layer=1&head=0&query=3&key=5&score=rotary&words=1");
     expect(found).toMatchObject({ view: "steps", text: "Hi you", kind: "decoder", layer: 1, head: 0, query: [3], key: 5 });
     expect(found).toMatchObject({ score: "rotary", words: true });
+  });
+
+  it("says which heads are out and what is beside", () => {
+    const found = parse("#/heads?out=self.0.3,cross.1.2,self.0.3,evil.1.1,self.x.1,self.1&with=self.2.0.weights.additive&sort=sink");
+    expect(found.out).toEqual(full.out);
+    expect(found.with).toEqual({ kind: "self", layer: 2, head: 0, measure: "weights", score: "additive" });
+    expect(format(found)).toContain("with=self.2.0.weights.additive");
+    expect(parse("#/compare?with=self.2").with).toBeNull();
+    expect(format(full, { text: false })).not.toContain("text=");
   });
 
   it("has defaults for nonsense", () => {

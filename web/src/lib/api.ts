@@ -1,40 +1,41 @@
-// The service, as functions. Every failure is an ApiError with a text that a person understands.
+// The service as a source, over HTTP.
 
-import type { Alignment, Models, Row, Steps, Trace } from "./types";
-import type { Head } from "./selection";
+import { VIEWS } from "./selection";
+import { alignParameters, areaParameters, Kept, type Source, SourceError } from "./source";
+import type { Named, Row, Tile } from "./types";
 
-export class ApiError extends Error {
-  constructor(
-    message: string,
-    readonly status: number,
-    /** Seconds after which to try again by oneself; null is never. */
-    readonly retryAfter: number | null = null,
-  ) {
-    super(message);
-  }
-}
+type Parameters = Record<string, string | number | boolean | null | undefined>;
 
-async function ask<T>(path: string, options: RequestInit): Promise<T> {
+async function answer(path: string, options: RequestInit): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(path, options);
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new ApiError("The server does not answer. Is it still running?", 0);
+    throw new SourceError("The server does not answer. Is it still running?", 0);
   }
-  if (response.ok) return (await response.json()) as T;
+  if (response.ok) return response;
   const body: unknown = await response.json().catch(() => null);
   const told = body !== null && typeof body === "object" && "error" in body ? String(body.error) : "";
   const wait = Number(response.headers.get("Retry-After") ?? NaN);
   const again = response.status === 429 || response.status === 503;
-  throw new ApiError(
+  throw new SourceError(
     told || `The server answered ${response.status}.`,
     response.status,
     again ? (Number.isFinite(wait) && wait > 0 ? Math.min(wait, 60) : 2) : null,
   );
 }
 
-function query(values: Record<string, string | number | boolean | null | undefined>): string {
+async function get<T>(path: string, signal: AbortSignal): Promise<T> {
+  return (await (await answer(path, { signal })).json()) as T;
+}
+
+async function post<T>(path: string, body: object, signal: AbortSignal): Promise<T> {
+  const headers = { "Content-Type": "application/json" };
+  return (await (await answer(path, { method: "POST", headers, body: JSON.stringify(body), signal })).json()) as T;
+}
+
+function query(values: Parameters): string {
   const out = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {
     if (value !== null && value !== undefined && value !== "") out.set(name, String(value));
@@ -42,54 +43,43 @@ function query(values: Record<string, string | number | boolean | null | undefin
   return out.toString();
 }
 
-export const getModels = (signal: AbortSignal) => ask<Models>("api/models", { signal });
+const at = (id: string, what: string, values: Parameters) => `api/trace/${encodeURIComponent(id)}/${what}?${query(values)}`;
 
-export function postTrace(body: { text: string; target?: string; model?: string }, signal: AbortSignal): Promise<Trace> {
-  const given = Object.fromEntries(Object.entries(body).filter(([, value]) => value));
-  return ask<Trace>("api/trace", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ ...given, text: body.text }),
-    signal,
-  });
+async function getTile(path: string, signal: AbortSignal): Promise<Tile> {
+  const response = await answer(path, { signal });
+  const [height = 0, width = 0] = (response.headers.get("X-Regard-Shape") ?? "").split(",").map(Number);
+  const exact = response.headers.get("X-Regard-Exact") !== "sampled";
+  return { values: new Float32Array(await response.arrayBuffer()), height, width, exact };
 }
 
-export interface Place {
-  kind: string;
-  layer: number;
-  head: Head;
-  query: number;
+export function httpSource(): Source {
+  const rows = new Kept<Row>(512);
+  const tiles = new Kept<Tile>(512);
+  return {
+    can: { translate: true, knockout: true, effects: true, rollout: true, views: VIEWS, steps: null },
+    opened: null,
+    note: "",
+    models: (signal) => get("api/models", signal),
+    traces: async (signal) => (await get<{ traces: Named[] }>("api/traces", signal)).traces,
+    trace: ({ text, ...others }, signal) => {
+      const given = Object.fromEntries(Object.entries(others).filter(([, value]) => value));
+      return post("api/trace", { ...given, text }, signal);
+    },
+    described: (id, signal) => get(`api/trace/${encodeURIComponent(id)}`, signal),
+    row: (id, place, measure, signal) => {
+      const path = at(id, "row", { ...place, measure });
+      return rows.get(path, () => get(path, signal));
+    },
+    tile: (id, matrix, area, signal) => {
+      const path = at(id, "tile", { ...matrix, ...areaParameters(area) });
+      return tiles.get(path, () => getTile(path, signal));
+    },
+    steps: (id, place, key, score, signal) => get(at(id, "steps", { ...place, key, score }), signal),
+    align: (id, choice, signal) => get(at(id, "align", alignParameters(choice)), signal),
+    heads: (id, kind, signal) => get(at(id, "heads", { kind }), signal),
+    effects: (id, kind, signal) => get(at(id, "effects", { kind }), signal),
+    knockout: (id, heads, signal) => post(`api/trace/${encodeURIComponent(id)}/knockout`, { heads }, signal),
+    tokens: (id, kind, side, from, to, signal) => get(at(id, "tokens", { kind, side, from, to }), signal),
+    search: (id, kind, side, text, signal) => get(at(id, "search", { kind, side, text }), signal),
+  };
 }
-
-const rows = new Map<string, Row>();
-
-/** One row of weights or norms; those asked for lately are kept. */
-export async function getRow(id: string, place: Place, measure: string, signal: AbortSignal): Promise<Row> {
-  const path = `api/trace/${encodeURIComponent(id)}/row?${query({ ...place, measure })}`;
-  const kept = rows.get(path);
-  if (kept) return kept;
-  const row = await ask<Row>(path, { signal });
-  rows.set(path, row);
-  if (rows.size > 512) rows.delete(rows.keys().next().value!);
-  return row;
-}
-
-export const getSteps = (id: string, place: Place, key: number, score: string, signal: AbortSignal) =>
-  ask<Steps>(`api/trace/${encodeURIComponent(id)}/steps?${query({ ...place, key, score })}`, { signal });
-
-export interface AlignChoice {
-  layer: number | null;
-  head: Head | null;
-  shift: boolean | null;
-  gold: string;
-}
-
-export const getAlignment = (id: string, choice: AlignChoice, signal: AbortSignal) =>
-  ask<Alignment>(
-    `api/trace/${encodeURIComponent(id)}/align?${query({
-      ...choice,
-      head: choice.head === "mean" ? null : choice.head,
-      shift: choice.shift === null ? null : Number(choice.shift),
-    })}`,
-    { signal },
-  );

@@ -24,7 +24,7 @@ export function choose(selection: Selection, trace: Trace): Choice | null {
   const kind = trace.kinds.find((one) => one.kind === selection.kind) ?? trace.kinds[0];
   if (!kind) return null;
   const [rows, columns] = [trace[kind.rows], trace[kind.columns]];
-  const usual = kind.kind === "cross" ? trace.alignment : { layer: null, head: null };
+  const usual = (kind.kind === "cross" && trace.alignment) || { layer: null, head: null };
   const layer = clamp(selection.layer ?? usual.layer ?? 0, kind.layers);
   const wanted = selection.head ?? usual.head ?? 0;
   const head = wanted === "mean" ? wanted : clamp(wanted, kind.heads);

@@ -31,10 +31,17 @@ function draw(node: Element, out: SVGElement, frame: DOMRect): void {
   }
   const box = place(node.getBoundingClientRect(), frame);
   drawBox(node, style, box, out);
+  if (node instanceof HTMLCanvasElement) out.append(picture(node, style, box));
   for (const child of node.childNodes) {
     if (child instanceof Element) draw(child, out, frame);
     else if (child.nodeType === Node.TEXT_NODE && child.textContent?.trim()) drawText(child as Text, style, out, frame);
   }
+}
+
+/** A canvas as it is, its cells as sharp as on the screen. */
+function picture(canvas: HTMLCanvasElement, style: CSSStyleDeclaration, box: Box): SVGElement {
+  const shown = { preserveAspectRatio: "none", "image-rendering": style.imageRendering, opacity: style.opacity };
+  return element("image", { ...box, ...shown, href: canvas.toDataURL() });
 }
 
 function drawBox(node: Element, style: CSSStyleDeclaration, box: Box, out: SVGElement): void {
@@ -69,7 +76,7 @@ function drawMarks(marks: DOMTokenList, style: CSSStyleDeclaration, box: Box, ou
     width: box.width - 2.5,
     height: box.height - 2.5,
     fill: "none",
-    stroke: getComputedStyle(document.documentElement).getPropertyValue("--key"),
+    stroke: style.getPropertyValue("--key"),
     "stroke-width": 2.5,
   });
   if (marks.contains("possible")) frame.setAttribute("stroke-dasharray", "5 3");

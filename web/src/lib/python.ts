@@ -1,7 +1,7 @@
 // "Copy as Python": code whose output is the numbers on the screen.
 
 import type { Choice } from "./choice";
-import type { Selection } from "./selection";
+import type { Beside, Out, Selection } from "./selection";
 import type { Trace } from "./types";
 
 /** A Python string. JSON's escapes are Python's too, except that Python has no surrogate pairs. */
@@ -20,6 +20,7 @@ function loaded(trace: Trace): string[] {
 }
 
 function recorded(trace: Trace): string[] {
+  if (!trace.translation) return ["# with regard.record(model) as trace:", "#     model(…)"];
   return [...loaded(trace), "with regard.record(t.model) as trace:", "    t.forced([(source, target)])"];
 }
 
@@ -34,12 +35,18 @@ export function sentenceCode(trace: Trace, choice: Choice, selection: Selection,
   const mean = choice.head === "mean" ? ".mean(0)" : "";
   const all = tokens.flat();
   const lines = recorded(trace);
+  if (selection.measure === "rollout") return rolloutCode(lines, choice.layer, all);
   const call = `trace.${selection.measure}(${choice.layer}, ${head}, rows=${list(all)}, kind="${choice.kind.kind}"${every(trace)})${mean}`;
   lines.push(`rows = ${call}  # [${all.length}, ${choice.columns.tokens.length}]`);
   const groups = tokens.map((group) => list(group.map((token) => all.indexOf(token))));
   const summed = groups.map((group) => `rows[${group}].mean(0)`).join(" + ");
   lines.push(tokens.some((group) => group.length > 1) ? `values = ${summed}` : "values = rows.sum(0)", "print(values)");
   if (selection.words) lines.push("# on the page the pieces of a word are then added up");
+  return lines.join("\n") + "\n";
+}
+
+function rolloutCode(lines: string[], layer: number, tokens: number[]): string {
+  lines.push(`print(sum(trace.rollout(row, ${layer}) for row in ${list(tokens)}))`);
   return lines.join("\n") + "\n";
 }
 
@@ -90,4 +97,77 @@ export function alignCode(trace: Trace, choice: AlignCode): string {
   );
   if (gold) lines.push(`print(regard.align.quality([links], [regard.align.parse(${quoted(gold)})]))`);
   return lines.join("\n").replace("import regard\n", "import regard\nimport regard.align\n") + "\n";
+}
+
+const MEASURE_CALLS: Record<string, string> = { entropy: "trace.entropy", sink: "trace.sink", distance: "trace.distance" };
+
+/** How much each step of the decoder counts on what comes next; `trace.ablate({})` takes nothing away. */
+const LOG_PROB = [
+  "import torch",
+  "",
+  "ids = torch.tensor([*t.subwords.encode(target).ids, t.model.eos_id])",
+  "def log_prob(heads):  # of every token of the target, and of its end",
+  "    return trace.ablate(heads)[0].log_softmax(-1)[torch.arange(len(ids)), ids]",
+];
+
+/** The numbers under the pictures of the Heads view: [layers, heads]. */
+export function headsCode(trace: Trace, kind: string, by: string): string {
+  const lines = recorded(trace);
+  const call = MEASURE_CALLS[by];
+  const loop = (value: string) => `[[${value} for head in range(trace.shape(layer, kind="${kind}")[1])] for layer in range(trace.kinds["${kind}"])]`;
+  if (call) lines.push(`print(${loop(`${call}(layer, head, kind="${kind}"${every(trace)}).mean().item()`)})`);
+  else lines.push(...LOG_PROB, "base = log_prob({})", `print(${loop(`(log_prob({("${kind}", layer): [head]}) - base).sum().item()`)})`);
+  return lines.join("\n") + "\n";
+}
+
+/** A set of heads as `{("self", 0): [3]}`. */
+export function headSet(out: readonly Out[]): string {
+  const found = new Map<string, number[]>();
+  for (const { kind, layer, head } of out) {
+    const key = `("${kind}", ${layer})`;
+    found.set(key, [...(found.get(key) ?? []), head]);
+  }
+  return `{${[...found].map(([key, heads]) => `${key}: ${list(heads)}`).join(", ")}}`;
+}
+
+export function knockoutCode(trace: Trace, out: readonly Out[]): string {
+  const lines = [...recorded(trace), ...LOG_PROB];
+  lines.push(`change = log_prob(${headSet(out)}) - log_prob({})`, "print(change.sum(), change)");
+  return lines.join("\n") + "\n";
+}
+
+/** Lines that leave a matrix of shares in `name`. */
+function sideCode(name: string, of: Trace, trace: string, side: Beside): string[] {
+  const { kind, layer, head, measure, score } = side;
+  const where = `kind="${kind}"${every(of)}`;
+  const queries = of[of.kinds.find((one) => one.kind === kind)?.rows ?? "source"].tokens.length;
+  if (measure === "rollout") return [`${name} = torch.stack([${trace}.rollout(row, ${layer}) for row in range(${queries})])`];
+  const other = SCORES[score];
+  if (other) {
+    return [
+      `dim = len(${trace}.steps(${layer}, ${head}, 0, ${where}).q)`,
+      `torch.manual_seed(${SEED})`,
+      `score = ${other(NaN).replaceAll("NaN", "dim")}.eval()`,
+      `${name} = torch.stack([${trace}.steps(${layer}, ${head}, row, ${where}, score=score).weights for row in range(${queries})])`,
+    ];
+  }
+  const mean = head === "mean" ? ".mean(0)" : "";
+  const lines = [`${name} = ${trace}.${measure}(${layer}, ${head === "mean" ? "None" : head}, ${where})${mean}`];
+  return measure === "weights" ? lines : [...lines, `${name} = ${name} / ${name}.sum(-1, keepdim=True)`];
+}
+
+/** Both matrices of the Compare view, token by token, and their difference. */
+export function compareCode(trace: Trace, first: Beside, beside: Trace, second: Beside): string {
+  const lines = recorded(trace);
+  const scores = [first, second].some((side) => SCORES[side.score]);
+  lines.push("", "import torch", ...(scores ? ["from regard.score import *"] : []), ...sideCode("first", trace, "trace", first));
+  const same = beside.id === trace.id;
+  if (!same) {
+    lines.push("", `t2 = regard.load(${quoted(beside.model)})`, "with regard.record(t2.model) as trace2:", "    t2.forced([(source, target)])");
+  }
+  lines.push(...sideCode("second", beside, same ? "trace" : "trace2", second));
+  const comparable = same && first.kind === second.kind;
+  lines.push(comparable ? "print(first - second)" : "print(first, second)");
+  if (!same) lines.push("# on the page rows and columns are then those of words");
+  return lines.join("\n") + "\n";
 }

@@ -2,9 +2,27 @@
 
 import type { KindName } from "./types";
 
-export type View = "sentence" | "steps" | "align";
+export type View = "sentence" | "steps" | "align" | "heads" | "compare";
 export type Head = number | "mean";
 export type Sink = "special" | "punctuation" | "first";
+export type Sort = "layer" | "entropy" | "sink" | "distance" | "effect";
+export type Mode = "side" | "difference";
+
+/** A head, as `self.0.3`. */
+export interface Out {
+  kind: KindName;
+  layer: number;
+  head: number;
+}
+
+/** What Compare sets beside the selection, as `cross.1.mean.norms.trained`; the last two may be left out. */
+export interface Beside {
+  kind: KindName;
+  layer: number;
+  head: Head;
+  measure: string;
+  score: string;
+}
 
 export interface Selection {
   view: View;
@@ -31,9 +49,19 @@ export interface Selection {
   /** Row convention of Align: true where a word is the decoder's input; null is the model's own. */
   shift: boolean | null;
   gold: string;
+  /** Order of the heads. */
+  sort: Sort;
+  /** Heads that are knocked out. */
+  out: Out[];
+  /** null is the page's choice. */
+  with: Beside | null;
+  /** The model of what is beside; "" is the same. */
+  other: string;
+  mode: Mode;
 }
 
-export const VIEWS: readonly View[] = ["sentence", "steps", "align"];
+export const VIEWS: readonly View[] = ["sentence", "steps", "align", "heads", "compare"];
+export const SORTS: readonly Sort[] = ["layer", "entropy", "sink", "distance", "effect"];
 export const SINKS: readonly Sink[] = ["special", "punctuation", "first"];
 const KINDS: readonly KindName[] = ["self", "decoder", "cross"];
 
@@ -58,6 +86,11 @@ export function initial(): Selection {
     top: 5,
     shift: null,
     gold: "",
+    sort: "layer",
+    out: [],
+    with: null,
+    other: "",
+    mode: "side",
   };
 }
 
@@ -68,10 +101,10 @@ export function parse(hash: string): Selection {
   found.view = VIEWS.find((view) => view === path) ?? found.view;
   const given = new URLSearchParams(search);
   found.text = given.get("text") ?? found.text;
-  for (const name of ["target", "model", "second", "measure", "score", "gold"] as const) {
+  for (const name of ["target", "model", "second", "measure", "score", "gold", "other"] as const) {
     found[name] = given.get(name) ?? found[name];
   }
-  found.kind = KINDS.find((kind) => kind === given.get("kind")) ?? null;
+  found.kind = kindOf(given.get("kind") ?? undefined);
   found.layer = count(given.get("layer"));
   found.head = given.get("head") === "mean" ? "mean" : count(given.get("head"));
   found.key = count(given.get("key"));
@@ -80,13 +113,20 @@ export function parse(hash: string): Selection {
   found.hide = SINKS.filter((sink) => given.get("hide")?.split(",").includes(sink));
   found.top = count(given.get("top")) ?? found.top;
   found.shift = given.has("shift") ? given.get("shift") === "1" : null;
+  found.sort = SORTS.find((sort) => sort === given.get("sort")) ?? found.sort;
+  found.out = outs(given.get("out"));
+  found.with = beside(given.get("with"));
+  found.mode = given.get("mode") === "difference" ? "difference" : found.mode;
   return found;
 }
 
-/** The hash of a selection; defaults are left out, except the text, so that an address says what it shows. */
-export function format(selection: Selection): string {
+/**
+ * The hash of a selection; defaults are left out, except the text, so that an address says what it shows. A page with one
+ * sentence in it says that by itself: no `text`.
+ */
+export function format(selection: Selection, { text = true } = {}): string {
   const plain = initial();
-  const out = new URLSearchParams({ text: selection.text });
+  const out = new URLSearchParams(text ? { text: selection.text } : {});
   const put = (name: string, value: string, usual: string) => value !== usual && out.set(name, value);
   for (const name of ["target", "model", "second"] as const) put(name, selection[name], "");
   put("kind", selection.kind ?? "", "");
@@ -101,6 +141,11 @@ export function format(selection: Selection): string {
   put("top", selection.top.toString(), plain.top.toString());
   put("shift", selection.shift === null ? "" : selection.shift ? "1" : "0", "");
   put("gold", selection.gold, "");
+  put("sort", selection.sort, plain.sort);
+  put("out", selection.out.map(({ kind, layer, head }) => `${kind}.${layer}.${head}`).join(","), "");
+  put("with", selection.with ? besideText(selection.with) : "", "");
+  put("other", selection.other, "");
+  put("mode", selection.mode, plain.mode);
   return `#/${selection.view}?${out.toString()}`;
 }
 
@@ -116,4 +161,28 @@ function count(text: string | null): number | null {
 function numbers(text: string | null): number[] {
   const found = (text ?? "").split(",").map(count);
   return [...new Set(found.filter((value) => value !== null))].slice(0, 64);
+}
+
+const kindOf = (text: string | undefined) => KINDS.find((kind) => kind === text) ?? null;
+
+function outs(text: string | null): Out[] {
+  const found = new Map<string, Out>();
+  for (const part of (text ?? "").split(",")) {
+    const [kind, layer, head] = part.split(".");
+    const one = { kind: kindOf(kind), layer: count(layer ?? null), head: count(head ?? null) };
+    if (one.kind !== null && one.layer !== null && one.head !== null) found.set(part, one as Out);
+  }
+  return [...found.values()].slice(0, 256);
+}
+
+function beside(text: string | null): Beside | null {
+  const [kind, layer, head, measure = "weights", score = "trained"] = (text ?? "").split(".");
+  const one = { kind: kindOf(kind), layer: count(layer ?? null), head: head === "mean" ? head : count(head ?? null) };
+  if (one.kind === null || one.layer === null || one.head === null) return null;
+  return { ...one, measure, score } as Beside;
+}
+
+function besideText({ kind, layer, head, measure, score }: Beside): string {
+  const more = score !== "trained" ? [measure, score] : measure !== "weights" ? [measure] : [];
+  return [kind, layer, head, ...more].join(".");
 }

@@ -1,31 +1,38 @@
-// What the page holds: the selection (mirrored in the URL) and what was asked of the service for it.
+// What a page holds: the selection (mirrored in its address) and what was asked of its source. A document may have several
+// pages (widgets of a notebook), so there is no state but in a Page; components find theirs with `page()`.
 
-import { ApiError, getModels, postTrace } from "./api";
+import { getContext, setContext } from "svelte";
+import type { Address } from "./address";
 import { format, parse, type Selection } from "./selection";
+import { type Source, SourceError } from "./source";
+import { Theme, type Usual } from "./theme.svelte";
 import type { Models, Trace } from "./types";
 
 class SelectionStore {
-  now: Selection = $state.raw(parse(location.hash));
+  now: Selection = $state.raw(parse(""));
 
-  constructor() {
-    const read = () => (this.now = parse(location.hash));
-    window.addEventListener("popstate", read);
-    window.addEventListener("hashchange", read);
+  /** Without `text`, addresses do not say which sentence: there is but one. */
+  constructor(
+    readonly address: Address,
+    readonly text: boolean,
+    closing: AbortSignal,
+  ) {
+    const read = () => (this.now = parse(address.read()));
+    read();
+    address.listen(read, closing);
+  }
+
+  /** The address of the selection with a change. */
+  link(change: Partial<Selection>): string {
+    return format({ ...this.now, ...change }, { text: this.text });
   }
 
   /** Changes the selection. `replace` leaves no step in the browser's history: for typing and moving about. */
   set(change: Partial<Selection>, { replace = false } = {}): void {
-    const next = { ...this.now, ...change };
-    const hash = format(next);
-    if (hash !== location.hash) {
-      if (replace) history.replaceState(null, "", hash);
-      else history.pushState(null, "", hash);
-    }
-    this.now = next;
+    this.address.write(this.link(change), replace);
+    this.now = { ...this.now, ...change };
   }
 }
-
-export const selection = new SelectionStore();
 
 /** Something asked of the service. A new question cancels the last; the old answer stays until the new one is here. */
 export class Resource<T> {
@@ -87,8 +94,8 @@ export class Resource<T> {
 
   #failed(error: unknown): void {
     this.error = error instanceof Error ? error.message : String(error);
-    if (error instanceof ApiError && error.status === 404) this.gone();
-    if (error instanceof ApiError && error.retryAfter !== null) this.#count(Math.ceil(error.retryAfter));
+    if (error instanceof SourceError && error.status === 404) this.gone();
+    if (error instanceof SourceError && error.retryAfter !== null) this.#count(Math.ceil(error.retryAfter));
   }
 
   #count(seconds: number): void {
@@ -101,6 +108,10 @@ export class Resource<T> {
 export class TraceResource extends Resource<Trace> {
   #renewed = "";
 
+  constructor(readonly source: Source) {
+    super();
+  }
+
   renew(): void {
     if (!this.value || this.#renewed === this.value.id) return;
     this.#renewed = this.value.id;
@@ -108,12 +119,65 @@ export class TraceResource extends Resource<Trace> {
   }
 
   read(text: string, target: string, model: string): void {
-    this.ask(JSON.stringify([text, target, model]), (signal) => postTrace({ text, target, model }, signal));
+    this.ask(JSON.stringify([text, target, model]), (signal) => this.source.trace({ text, target, model }, signal));
+  }
+
+  open(id: string): void {
+    this.ask(id, (signal) => this.source.described(id, signal));
   }
 }
 
-export const models = new Resource<Models>();
-export const trace = new TraceResource();
-export const second = new TraceResource();
+/** Single letters do something, unless switched off, for those who talk to their computer. */
+class Keys {
+  on: boolean = $state(true);
+}
 
-models.ask("models", getModels);
+export interface Surroundings {
+  source: Source;
+  address: Address;
+  /** The element that holds everything and has the theme. */
+  root: HTMLElement;
+  /** The page is the document, not a part of one: it has the title and hears every key. */
+  whole: boolean;
+  theme: Usual;
+}
+
+export class Page {
+  readonly source: Source;
+  readonly root: HTMLElement;
+  readonly whole: boolean;
+  readonly selection: SelectionStore;
+  readonly theme: Theme;
+  readonly keys = new Keys();
+  readonly models = new Resource<Models>();
+  readonly trace: TraceResource;
+  readonly second: TraceResource;
+  readonly #prefix: string;
+  readonly #closing = new AbortController();
+
+  constructor({ source, address, root, whole, theme }: Surroundings) {
+    this.source = source;
+    this.root = root;
+    this.whole = whole;
+    this.selection = new SelectionStore(address, source.can.translate, this.#closing.signal);
+    this.theme = new Theme(root, theme, this.#closing.signal);
+    this.trace = new TraceResource(source);
+    this.second = new TraceResource(source);
+    this.#prefix = whole ? "" : `r${Math.random().toString(36).slice(2, 8)}-`;
+    this.models.ask("models", (signal) => source.models(signal));
+  }
+
+  /** Hears nothing any more. */
+  close(): void {
+    this.#closing.abort();
+    for (const one of [this.models, this.trace, this.second]) one.clear();
+  }
+
+  /** An element's id that no other page in the document has. */
+  readonly id = (name: string): string => this.#prefix + name;
+}
+
+const PAGE = Symbol("page");
+
+export const openPage = (surroundings: Surroundings) => setContext(PAGE, new Page(surroundings));
+export const page = () => getContext<Page>(PAGE);

@@ -65,8 +65,16 @@ export interface Trace {
   source: Side;
   target: Side;
   kinds: Kind[];
-  alignment: Alignment;
+  /** null where there are no words on two sides. */
+  alignment: Alignment | null;
   note: string;
+}
+
+/** A trace that was given to the service when it started. */
+export interface Named {
+  id: string;
+  name: string;
+  kinds: (Kind & { queries: number; keys: number })[];
 }
 
 export interface Row {
@@ -96,4 +104,46 @@ export interface Steps {
   counterfactual: boolean;
   formula: string;
   scale: number | null;
+}
+
+/** Weights as a picture: `values` are [height, width], row by row. */
+export interface Tile {
+  values: Float32Array;
+  height: number;
+  width: number;
+  exact: boolean;
+}
+
+/** What each head is like, [layers][heads]: means over its queries. */
+export interface HeadMeasures {
+  kind: KindName;
+  layers: number;
+  heads: number;
+  /** In nats. */
+  entropy: number[][];
+  /** How much is looked at the first key. */
+  sink: number[][];
+  /** How far away what is looked at is, in tokens. */
+  distance: number[][];
+}
+
+/** How the target's log-probability changes without each head, [layers][heads]. */
+export interface Effects {
+  kind: KindName;
+  base: number;
+  change: number[][];
+}
+
+export interface Knockout {
+  base: number;
+  log_prob: number;
+  change: number;
+  /** Per target token that is predicted: the second of the target's tokens first. */
+  tokens: number[];
+}
+
+export interface Tokens {
+  tokens: string[];
+  from: number;
+  count: number;
 }

@@ -1,27 +1,20 @@
 // Keys that work anywhere on the page, except where one types or moves in a grid.
 
 import { choose, type Choice } from "./choice";
-import { selection, trace } from "./store.svelte";
-import { type Head, VIEWS } from "./selection";
+import type { Page } from "./store.svelte";
+import type { Head } from "./selection";
 import type { Trace } from "./types";
 import { direction, unitOf, units } from "./units";
 
-class Keys {
-  /** Single letters can be switched off, for those who talk to their computer. */
-  on: boolean = $state(true);
-}
-
-export const keys = new Keys();
-
 /** What arrows move in the view at hand; Align has its own. */
-export function moveQuery(choice: Choice, step: number): void {
+export function moveQuery({ selection }: Page, choice: Choice, step: number): void {
   const all = units(choice.rows, selection.now.words);
   const forward = direction(choice.rows.text) === "rtl" ? -step : step;
   const next = all[unitOf(all, choice.query.at(-1)!) + forward];
   if (next) selection.set({ query: [next.tokens[0]!] }, { replace: true });
 }
 
-export function moveKey(choice: Choice, step: number): void {
+export function moveKey({ selection }: Page, choice: Choice, step: number): void {
   const key = choice.key + step;
   if (key >= 0 && key < choice.columns.tokens.length) selection.set({ key }, { replace: true });
 }
@@ -30,54 +23,56 @@ function turn<T>(all: T[], now: T, step: number): T {
   return all[(all.indexOf(now) + step + all.length) % all.length]!;
 }
 
-function moveHead(choice: Choice, step: number): void {
+function moveHead({ selection }: Page, choice: Choice, step: number): void {
   const mean: Head[] = selection.now.view === "steps" || choice.kind.heads < 2 ? [] : ["mean"];
   const all: Head[] = [...Array(choice.kind.heads).keys(), ...mean];
   selection.set({ kind: choice.kind.kind, layer: choice.layer, head: turn(all, choice.head, step) });
 }
 
-function moveLayer(choice: Choice, step: number): void {
+function moveLayer({ selection }: Page, choice: Choice, step: number): void {
   const layer = turn([...Array(choice.kind.layers).keys()], choice.layer, step);
   selection.set({ kind: choice.kind.kind, layer, head: choice.head });
 }
 
 /** Answers true when the key was for us. */
-export function press(event: KeyboardEvent, help: () => void): boolean {
+export function press(page: Page, event: KeyboardEvent, help: () => void): boolean {
+  const { selection, trace, keys, source } = page;
   if (event.altKey || event.ctrlKey || event.metaKey || typing(event)) return false;
   if (!event.key.startsWith("Arrow") && !keys.on) return false;
   if (event.key === "?") return (help(), true);
-  const view = VIEWS[Number(event.key) - 1];
+  const view = source.can.views[Number(event.key) - 1];
   if (view) return (selection.set({ view }), true);
   if (event.key === "w") return (selection.set({ words: !selection.now.words }), true);
   if (!trace.value) return false;
   const now = selection.now;
-  if (now.view === "align") return alignKey(event.key, trace.value);
+  if (now.view === "align") return alignKey(page, event.key, trace.value);
   const choice = choose(now, trace.value);
   if (!choice) return false;
-  if (placeKey(event.key, choice)) return true;
-  if (event.key === "ArrowLeft") return (moveQuery(choice, -1), true);
-  if (event.key === "ArrowRight") return (moveQuery(choice, 1), true);
+  if (placeKey(page, event.key, choice)) return true;
+  if (event.key === "ArrowLeft") return (moveQuery(page, choice, -1), true);
+  if (event.key === "ArrowRight") return (moveQuery(page, choice, 1), true);
   if (now.view !== "steps") return false;
-  if (event.key === "ArrowUp") return (moveKey(choice, -1), true);
-  if (event.key === "ArrowDown") return (moveKey(choice, 1), true);
+  if (event.key === "ArrowUp") return (moveKey(page, choice, -1), true);
+  if (event.key === "ArrowDown") return (moveKey(page, choice, 1), true);
   return false;
 }
 
-function placeKey(key: string, choice: Choice): boolean {
-  if (key === "[") return (moveHead(choice, -1), true);
-  if (key === "]") return (moveHead(choice, 1), true);
-  if (key === ",") return (moveLayer(choice, -1), true);
-  if (key === ".") return (moveLayer(choice, 1), true);
+function placeKey(page: Page, key: string, choice: Choice): boolean {
+  if (key === "[") return (moveHead(page, choice, -1), true);
+  if (key === "]") return (moveHead(page, choice, 1), true);
+  if (key === ",") return (moveLayer(page, choice, -1), true);
+  if (key === ".") return (moveLayer(page, choice, 1), true);
   return false;
 }
 
 /** Align is about cross-attention, whatever kind the other views show; arrows move the target word. */
-function alignKey(key: string, of: Trace): boolean {
+function alignKey(page: Page, key: string, of: Trace): boolean {
+  const { selection } = page;
   const ours = selection.now.kind === "cross";
   const usual = ours ? {} : { kind: "cross" as const, layer: null, head: null, query: [] };
   const choice = choose({ ...selection.now, ...usual }, of);
   if (choice?.kind.kind !== "cross") return false;
-  if (placeKey(key, choice)) return true;
+  if (placeKey(page, key, choice)) return true;
   const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
   if (!step) return false;
   const now = of.target.tokens[(ours ? selection.now.query[0] : undefined) ?? -1]?.word ?? -1;
@@ -89,5 +84,6 @@ function alignKey(key: string, of: Trace): boolean {
 
 function typing(event: KeyboardEvent): boolean {
   const skip = event.key.startsWith("Arrow") ? "input, textarea, select, dialog, pre, [data-grid]" : "input, textarea, select, dialog";
-  return event.target instanceof Element && event.target.closest(skip) !== null;
+  const [target] = event.composedPath(); // inside a shadow too, which some notebooks draw widgets in
+  return target instanceof Element && target.closest(skip) !== null;
 }

@@ -1,0 +1,29 @@
+"""The widget itself. Only this file needs anywidget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anywidget
+import traitlets
+
+from regard.explorer.widget import TRACE, Desk, bundle
+
+
+class Explorer(anywidget.AnyWidget):
+    """The explorer's page in a notebook; every number it shows is asked of the trace behind it."""
+
+    _esm = bundle("widget.js")
+    _css = bundle("widget.css")
+    trace = traitlets.Unicode(TRACE).tag(sync=True)
+    can = traitlets.Dict().tag(sync=True)
+    start = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, desk: Desk, start: str) -> None:
+        super().__init__(can=desk.can(), start=start)
+        self.desk = desk
+        self.on_msg(self._asked)
+
+    def _asked(self, _: Any, question: Any, __: Any) -> None:
+        content, buffers = self.desk.ask(question)
+        self.send(content, buffers)

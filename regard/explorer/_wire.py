@@ -1,0 +1,126 @@
+"""Requests read within bounds, answers written, errors told as statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from regard.explorer import api
+from regard.explorer.answers import Unable
+from regard.explorer.batching import Busy, Closing, Late
+from regard.explorer.limits import Limits
+from regard.explorer.schema import Invalid, from_text
+
+Arguments = dict[str, Any]
+logger = logging.getLogger("regard.explorer")
+
+# --- in ---
+
+
+def parameters(request: Request, operation: api.Operation) -> Arguments:
+    """Path and query, checked, with defaults."""
+    given = request.query_params.multi_items()
+    arguments = {name: schema["default"] for name, schema in operation.parameters.items() if "default" in schema}
+    for name, text in [*request.path_params.items(), *given]:
+        if name not in operation.parameters:
+            known = ", ".join(operation.parameters) or "none"
+            raise Invalid(f"unknown parameter {json.dumps(name[:60])}; there are: {known}")
+        arguments[name] = from_text(text, operation.parameters[name], where=name)
+    return arguments
+
+
+async def body(request: Request, limits: Limits) -> Any:
+    """The JSON of a request, read within bounds of size and time."""
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() != api.JSON:
+        raise HTTPException(415, "expected Content-Type: application/json")
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared[:12]) > limits.bytes:
+        raise HTTPException(413, f"the request's body is too large: the most is {limits.bytes:,} bytes")
+    try:
+        content = await asyncio.wait_for(_read(request, limits.bytes), limits.body)
+    except asyncio.TimeoutError:
+        raise HTTPException(408, f"the request's body took more than {limits.body:g} s") from None
+    try:
+        return json.loads(content.decode(), parse_constant=_no_constant)
+    except RecursionError:
+        raise HTTPException(400, "not usable JSON: nested too deeply") from None
+    except ValueError as error:  # also what is not UTF-8
+        raise HTTPException(400, f"not JSON: {str(error)[:200]}") from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > limit:
+            raise HTTPException(413, f"the request's body is too large: the most is {limit:,} bytes")
+    return bytes(content)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+async def unless_gone(request: Request, answer: Awaitable[Response]) -> Response:
+    """The answer, given up as soon as the client hangs up."""
+    work = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnect
+        return work.result()
+    finally:
+        for task in (work, gone):
+            task.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+# --- out ---
+
+
+def to_bytes(value: Any) -> bytes:
+    """JSON in UTF-8; a number that JSON does not have is a mistake of ours, and raises."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def to_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_bytes(value), status, headers, media_type=api.JSON)
+
+
+def refused(error: Exception) -> Response:
+    """An error as an answer: what the client can mend is 4xx, with the reason."""
+    if isinstance(error, HTTPException):
+        return to_json({"error": error.detail}, error.status_code)
+    if isinstance(error, Invalid):
+        return to_json({"error": str(error)}, 422)
+    if isinstance(error, Unable):
+        return to_json({"error": str(error)}, 409)
+    if isinstance(error, Busy):
+        return to_json({"error": str(error)}, 429, {"retry-after": str(error.retry_after)})
+    if isinstance(error, Late):
+        return to_json({"error": str(error)}, 504 if error.begun else 503, {"retry-after": "5"})
+    if isinstance(error, Closing):
+        return to_json({"error": str(error)}, 503, {"retry-after": "5", "connection": "close"})
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # nobody reads it
+    logger.error("a request failed", exc_info=error)
+    return to_json({"error": "something went wrong in the service; its log tells more"}, 500)
+
+
+def no_route(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = {404: "there is nothing here; /api/openapi.json tells what there is", 405: "not with this method"}
+    return to_json({"error": text.get(error.status_code, error.detail)}, error.status_code, error.headers)

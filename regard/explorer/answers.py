@@ -1,0 +1,310 @@
+"""What can be asked of any trace, as numbers for the page: answers for the service, exported pages, notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.explorer.labels import Labels
+from regard.explorer.schema import Invalid
+from regard.explorer.scores import counterfactual, formula
+from regard.trace import Trace
+
+SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
+TRAINED = "trained"
+SHOWN = 4096  # tokens of a side that is told whole, keys of steps, tokens told at once
+FOUND = 1000  # places that a search tells
+LOOKED = 1024  # queries that a head is measured by; of more, so many are picked
+
+_NO_MODEL = "this trace has no model to run again without a head, and no target to be likely: translate a sentence"
+
+
+class Unable(Exception):
+    """What a trace alone cannot answer, and why."""
+
+
+class Tile(NamedTuple):
+    """A part of a matrix, [h, w], and whether every row of it was looked at."""
+
+    values: np.ndarray[Any, np.dtype[np.float32]]
+    exact: bool
+
+
+class Answers:
+    """A trace, of any model; each method is an answer of the service.
+
+    ``item`` is the batch item that is shown. Rows and columns are named by ``trace.label``, else by their numbers.
+    Calls of a layer are joined: their rows follow one another.
+
+    >>> q = k = v = torch.randn(1, 2, 3, 8)
+    >>> trace = Trace.of(q, k, v)
+    >>> trace.label(["[CLS]", "tea", "##pot"])
+    >>> [word["text"] for word in Answers(trace).described()["source"]["words"]]
+    ['teapot']
+    """
+
+    def __init__(self, trace: Trace, *, name: str = "", item: int = 0) -> None:
+        self.trace, self.name, self.item = trace, name, item
+        self._named: dict[tuple[str, str], Labels] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes that the trace keeps, what calls share counted once."""
+        known: dict[int, int] = {}
+        for call in self.trace.recorded:
+            given = [call.q, call.k, call.out, call.query_input, call.key_input]
+            lowered = [x for p in call.problems for term in p.terms.terms for x in vars(term).values()]
+            for x in (*given, *lowered, *(p.v for p in call.problems)):
+                if isinstance(x, Tensor):
+                    known[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return sum(known.values())
+
+    # --- what there is ---
+
+    def kinds(self) -> list[dict[str, Any]]:
+        """What there is to look at."""
+        out = []
+        for kind, layers in self.trace.kinds.items():
+            _, heads, queries, keys = self.trace.shape(0, kind=kind, call=None)
+            rows, columns = self._side_names(kind)
+            out.append(
+                {
+                    "kind": kind,
+                    "layers": layers,
+                    "heads": heads,
+                    "rows": rows,
+                    "columns": columns,
+                    "score": self.trace.score(0, kind=kind),
+                    "queries": queries,
+                    "keys": keys,
+                }
+            )
+        return out
+
+    def described(self) -> dict[str, Any]:
+        """The kinds, and the sides that their rows and columns are; None for a side too long to be told whole."""
+        told = {
+            "name": self.name,
+            "kinds": self.kinds(),
+            "source": self._side("source"),
+            "target": self._side("target"),
+        }
+        return {**told, "translation": "", "model": "", "alignment": None, "note": ""}
+
+    def _side_names(self, kind: str) -> tuple[str, str]:
+        """Which sides rows and columns are; queries that are not the keys are a target, whatever the kind."""
+        if kind == "self" and self.trace.kinds.keys() == {"self"}:
+            rows, columns = (self._labels(kind, side).tokens for side in ("rows", "columns"))
+            return SIDES["self" if rows == columns else "cross"]
+        return SIDES[kind]
+
+    def _side(self, name: str) -> dict[str, Any] | None:
+        for kind in self.trace.kinds:
+            names = self._side_names(kind)
+            if name in names:
+                labels = self._labels(kind, ("rows", "columns")[names.index(name)])
+                return labels.side() if len(labels.tokens) <= SHOWN else None
+        return None
+
+    # --- tokens ---
+
+    def tokens(self, *, kind: str, side: str, first: int = 0, end: int | None = None) -> dict[str, Any]:
+        """The names of some rows or columns, ``SHOWN`` at most."""
+        with asked():
+            every = self._labels(kind, side).tokens
+        end = min(len(every), first + SHOWN) if end is None else min(end, len(every))
+        if end - first > SHOWN:
+            raise Invalid(f"from and to: {end - first:,} tokens, and the most at once is {SHOWN:,}")
+        return {"tokens": every[first:end], "from": first, "count": len(every)}
+
+    def search(self, *, kind: str, side: str, text: str) -> dict[str, Any]:
+        """Where a text is: the index of the token that each place begins with."""
+        if not text.strip():
+            raise Invalid("text: it is empty, so there is nothing to look for")
+        with asked():
+            matches, more = self._labels(kind, side).search(text, FOUND)
+        return {"matches": matches, "more": more}
+
+    def _labels(self, kind: str, side: str) -> Labels:
+        if (kind, side) not in self._named:
+            self._named[kind, side] = self._labels_of(kind, side)
+        return self._named[kind, side]
+
+    def _labels_of(self, kind: str, side: str) -> Labels:
+        """Names of all rows or columns; where too few were given, numbers name the rest."""
+        place = ("rows", "columns").index(side)
+        given = self.trace.labels(kind=kind, item=self.item)[place]
+        count = self.trace.shape(0, kind=kind, call=None)[2 + place]
+        every = [*given[:count], *map(str, range(len(given), count))]
+        if side == "columns" and (rows := self._labels(kind, "rows")).tokens == every:
+            return rows  # of a long text this is much
+        return Labels.of(every)
+
+    # --- weights ---
+
+    def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> dict[str, Any]:
+        """How much one query looks at each key."""
+        with asked():
+            weights = self._measured("weights", kind, layer, head, query)
+            if measure == "weights":
+                values = weights
+            elif measure != "rollout":
+                values = self._measured(measure, kind, layer, head, query)
+            elif kind == "self":
+                values = self.trace.rollout(query, layer=layer, item=self.item)
+            else:
+                raise Invalid(f"measure: rollout goes through layers of kind self, not of {kind}")
+        return {
+            "values": numbers(values),
+            "query": query,
+            "kind": kind,
+            "layer": layer,
+            "head": head if head_of(head) is None else int(head),
+            "measure": measure,
+            "entropy": -torch.xlogy(weights, weights).sum().item() + 0.0,
+        }
+
+    def _measured(self, measure: str, kind: str, layer: int, head: str, query: int) -> Tensor:
+        read = getattr(self.trace, measure)
+        values: Tensor = read(layer, head_of(head), query, kind=kind, item=self.item, call=None)
+        return values.mean(0) if head_of(head) is None else values
+
+    def tile(
+        self,
+        *,
+        kind: str,
+        layer: int,
+        head: str,
+        pool: str = "max",
+        limit: int = 512,
+        rows: str | None = None,
+        cols: str | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        samples: int | None = None,
+    ) -> Tile:
+        """A part of the weights, each side ``limit`` long at most; with ``samples``, of so many rows of each cell."""
+        size = min(height or limit, limit), min(width or limit, limit)
+        with asked():
+            _, _, queries, keys = self.trace.shape(layer, kind=kind, call=None)
+            spans = _span("rows", rows, queries), _span("cols", cols, keys)
+            which: Any = "mean" if head_of(head) is None else int(head)
+            how: Any = pool
+            where: Any = {"samples": samples, "item": self.item, "kind": kind, "call": None}
+            found = self.trace.tile(layer, which, *spans, size, how, **where)
+        cell = -(-(spans[0][1] - spans[0][0]) // size[0])
+        return Tile(found.float().numpy(), samples is None or samples >= cell)
+
+    def heads(self, *, kind: str) -> dict[str, Any]:
+        """Means over queries of each head's entropy, weight on the first key, and distance, [layers][heads].
+
+        ``rows`` of the ``queries`` were looked at: all, or ``LOOKED`` of them, evenly spread.
+        """
+        with asked():
+            layers = self.trace.kinds.get(kind, 0)
+            _, heads, queries, _ = self.trace.shape(0, kind=kind, call=None)
+            rows = range(queries) if queries <= LOOKED else [i * queries // LOOKED for i in range(LOOKED)]
+            where: Any = {"rows": rows, "kind": kind, "item": self.item, "call": None}
+            means = {
+                name: [numbers(getattr(self.trace, name)(layer, **where).mean(-1)) for layer in range(layers)]
+                for name in ("entropy", "sink", "distance")
+            }
+        return {"kind": kind, "layers": layers, "heads": heads, "queries": queries, "rows": len(rows), **means}
+
+    # --- one query ---
+
+    def steps(
+        self, *, kind: str, layer: int, head: str, query: int, score: str = TRAINED, key: int | None = None
+    ) -> dict[str, Any]:
+        """Every number on the way from one query to its context."""
+        if head_of(head) is None:
+            raise Invalid("head: the steps are those of one head; give its number")
+        with asked():
+            if (keys := self.trace.shape(layer, kind=kind, call=None)[3]) > SHOWN:
+                raise Invalid(f"the steps of a query with {keys:,} keys are too many to show; the most is {SHOWN:,}")
+            where: dict[str, Any] = {"kind": kind, "item": self.item, "call": None}
+            found = self.trace.steps(layer, int(head), query, **where)
+            if score != TRAINED:
+                device = self.trace.recorded[0].problems[0].device
+                other = counterfactual(score, len(found.q)).to(device)
+                found = self.trace.steps(layer, int(head), query, score=other, **where)
+        out = {name: numbers(x) if isinstance(x, Tensor) else x for name, x in vars(found).items()}
+        inputs = found.key_inputs
+        if key is not None and inputs is not None and key >= len(inputs):
+            raise Invalid(f"key: there are {len(inputs)}, from 0; got {key}")
+        out |= {"key_inputs": None, "key_input": None if key is None or inputs is None else numbers(inputs[key])}
+        scale = _scale(found.similarity, found.scaled - found.added, len(found.q))
+        written = formula(found.score)
+        if scale not in (None, len(found.q) ** -0.5):  # a scale of its own
+            written = written.replace("/ √d", f"· {scale:g}")
+        return {**out, "formula": written, "scale": scale}
+
+    # --- what needs more than a trace ---
+
+    def align(
+        self, *, layer: int | None = None, head: str | None = None, shift: str | None = None, gold: str | None = None
+    ) -> dict[str, Any]:
+        """Word links: of translations."""
+        raise Unable("this trace is not of a translation, so there are no words of two sides to link")
+
+    def effects(self, *, kind: str) -> dict[str, Any]:
+        """What each head's absence changes: where there is a model and a target."""
+        raise Unable(_NO_MODEL)
+
+    def knockout(self, *, heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the absence of some heads changes: where there is a model and a target."""
+        raise Unable(_NO_MODEL)
+
+
+@contextmanager
+def asked() -> Iterator[None]:
+    """Reading a trace: what it refuses is a mistake of who asked."""
+    try:
+        with torch.no_grad():
+            yield
+    except ValueError as error:
+        raise Invalid(str(error)) from error
+
+
+# --- heads and spans ---
+
+
+def head_of(head: str) -> int | None:
+    """The number of a head, None for the mean."""
+    return None if head == "mean" else int(head)
+
+
+def _span(name: str, text: str | None, count: int) -> tuple[int, int]:
+    first, end = (0, count) if text is None else map(int, text.split(":"))
+    if not 0 <= first < end <= count:
+        raise Invalid(f"{name}: expected first:end within 0:{count}, got {text}")
+    return first, end
+
+
+# --- numbers ---
+
+
+def numbers(x: Tensor) -> Any:
+    """Nested lists, null for what JSON has no number for: −inf, the score of what is masked."""
+    return x.tolist() if bool(x.isfinite().all()) else _finite(x.tolist())
+
+
+def _finite(x: Any) -> Any:
+    if isinstance(x, list):
+        return [_finite(each) for each in x]
+    return x if -float("inf") < x < float("inf") else None
+
+
+def _scale(similarity: Tensor, scaled: Tensor, dim: int) -> float | None:
+    """What similarities were multiplied by, if by one number; 1/√d or 1 are told exactly."""
+    plain = similarity.abs() > 0.1 * similarity.abs().max() if len(similarity) else similarity.bool()
+    ratios = (scaled / similarity)[plain]
+    if not len(ratios) or not torch.allclose(ratios, ratios[0].expand_as(ratios), rtol=1e-3):
+        return None
+    ratio = ratios.median().item()
+    return next((exact for exact in (1.0, dim**-0.5) if abs(ratio - exact) < 1e-4 * exact), ratio)

@@ -1,0 +1,174 @@
+"""A trace as one HTML file that opens anywhere, from disk, with no network: ``Trace.to_html``.
+
+The page's program, its style and its numbers are all inside, and its own policy lets nothing else run or load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from base64 import b64encode
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from regard.explorer.answers import Answers
+from regard.explorer.document import ROOM, document, refuse_long
+from regard.explorer.opening import opening
+from regard.explorer.view import record
+from regard.output import Output, sentences
+from regard.text import write_whole
+from regard.trace import Trace
+from regard.translator import Translator
+
+FOLDER = Path(__file__).parent / "static"
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="regard {version}">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<div id="app"></div>
+<noscript>This page shows what a model looked at, and needs JavaScript to draw it. It loads nothing.</noscript>
+<script type="application/json" id="regard-data">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def save(trace: Trace, path: str | os.PathLike[str], *, item: int = 0, title: str = "", **options: Any) -> int:
+    """Writes the page of a trace; options are those of :func:`page`. Its size in bytes."""
+    return write(Answers(trace, name=title, item=item), path, title=title, **options)
+
+
+def write(answers: Answers, path: str | os.PathLike[str], **options: Any) -> int:
+    """Writes a page, whole or not at all; options are those of :func:`page`. Its size in bytes."""
+    content = page(answers, **options)
+    write_whole(Path(path), content)
+    return len(content)
+
+
+def page(
+    answers: Answers,
+    *,
+    title: str = "",
+    bits: int = 16,
+    room: int = ROOM,
+    about: dict[str, Any] | None = None,
+    **chosen: Any,
+) -> bytes:
+    """The page, the same bytes for the same trace.
+
+    Numbers have ``bits`` bits. ``room`` is the size up to which norms, rollout and vectors are added to the weights.
+    ``about`` replaces parts of what the answers say of the trace. What is ``chosen`` are arguments of :func:`opening`.
+    """
+    refuse_long(answers.trace)
+    described = _described(answers, title) | (about or {})
+    opened = opening(answers.trace, alignment=described["alignment"], **chosen)
+    found = document(
+        answers.trace,
+        described,
+        [answers.heads(kind=one) for one in answers.trace.kinds],
+        version=_version(),
+        opened=opened,
+        item=answers.item,
+        bits=bits,
+        room=room,
+    )
+    shown = title or described["source"]["text"] or "attention"
+    return html(found, title=f"{shown[:80]} · regard", version=_version())
+
+
+def translation(
+    path: str | os.PathLike[str],
+    translator: Translator,
+    text: str,
+    found: Output,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+) -> bool:
+    """Writes the page of a translation, word links first; of a line that was cut, that of its first sentence.
+
+    ``found`` has attention. False where there is no translation to show.
+    """
+    if not found.translations or not found.translations[0].attention:
+        return False
+    best, note = found.translations[0], found.note
+    target = best.text
+    if len(best.attention) > 1:
+        text, target = sentences(text)[0], translator.subwords.decode(best.attention[0].target.ids).strip()
+        note += "; this page shows the first"
+    if not target.strip():
+        return False
+    answers = record(translator, text, target, own=True)
+    about = {"model": translator.name, "note": note}
+    write(answers, path, title=text, view="align", kind="cross", layer=layer, head=head, about=about)
+    return True
+
+
+def _described(answers: Answers, title: str) -> dict[str, Any]:
+    """What the service says of the trace, with an empty side where there is none."""
+    found = answers.described()
+    nothing: dict[str, Any] = {"text": "", "tokens": [], "words": []}
+    sides = {name: found[name] or nothing for name in ("source", "target")}
+    return {**found, **sides, "model": found["model"] or title or "trace"}
+
+
+# --- the file ---
+
+
+def html(document: dict[str, Any], *, title: str, version: str, folder: Path = FOLDER) -> bytes:
+    """A document with the program that shows it."""
+    script, style = _bundle(folder / "app.js"), _bundle(folder / "app.css")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    parts = {"policy": policy, "style": style, "script": script, "data": escaped(document)}
+    whole = _PAGE.format(title=escape(title), version=escape(version), **parts)
+    return whole.encode("utf-8", "replace")  # a lone surrogate in a title; in the data it is escaped
+
+
+def escaped(value: Any) -> str:
+    """JSON that can stand in a script element: plain ASCII, and no token of any text can end the element.
+
+    >>> escaped("</script><!-- é")
+    '"\\\\u003c/script\\\\u003e\\\\u003c!-- \\\\u00e9"'
+    """
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _bundle(path: Path) -> str:
+    """The page's program or style, which must reach the browser as it is here."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: this copy of regard has no built page; in a copy of the source, `npm run build` in web/ makes it"
+        )
+    text = path.read_bytes().decode()
+    for bad in ("</script", "</style", "<!--", "\r", "\0"):
+        if bad in text.lower():
+            raise ValueError(f"{path}: {bad!r} cannot stand in a page; build it again in web/")
+    return text
+
+
+def _version() -> str:
+    return str(sys.modules["regard"].__version__)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,179 @@
+"""What goes into the service and comes out of it, as JSON Schema: the first half of its description."""
+
+from __future__ import annotations
+
+from regard.explorer.limits import Limits
+from regard.explorer.schema import Schema
+
+SCORES = ("trained", "dot", "additive", "general", "bilinear", "location", "relative", "rotary")
+MEASURES = ("weights", "norms")  # of every trace; a row may also be of
+MORE_MEASURES = ("rollout", "gradient")
+KINDS = ("self", "decoder", "cross")
+
+_TEXT: Schema = {"type": "string"}
+_INTEGER: Schema = {"type": "integer"}
+_NUMBER: Schema = {"type": "number"}
+_MAYBE: Schema = {"type": ["number", "null"]}
+_PLACE: Schema = {"type": ["integer", "null"]}
+_VECTOR: Schema = {"type": "array", "items": _NUMBER}
+_MATRIX: Schema = {"type": "array", "items": _VECTOR}
+_MAYBE_VECTOR: Schema = {"type": ["array", "null"], "items": _NUMBER}
+_SIDE: Schema = {"type": "string", "enum": ["source", "target"]}
+KIND: Schema = {"type": "string", "enum": list(KINDS)}
+MEASURE: Schema = {"type": "string", "enum": [*MEASURES, *MORE_MEASURES]}
+LAYER: Schema = {"type": "integer", "minimum": 0, "maximum": 10_000}
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _maybe(name: str) -> Schema:
+    return {"anyOf": [ref(name), {"type": "null"}]}
+
+
+def _many(schema: Schema) -> Schema:
+    return {"type": "array", "items": schema}
+
+
+def _object(optional: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
+    required = [name for name in fields if name not in optional]
+    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+
+def schemas(limits: Limits) -> dict[str, Schema]:
+    """Everything that goes in or comes out, by name."""
+    text = {"type": "string", "maxLength": limits.characters}
+    model = {"type": "string", "maxLength": 200, "description": "a name of /api/models; by default the first"}
+    beam = {"type": "integer", "minimum": 1, "maximum": limits.beam, "default": 5}
+    span = {"text": _TEXT, "start": _INTEGER, "end": _INTEGER}
+    answered = {
+        "translation": _TEXT,
+        "model": _TEXT,
+        "source": ref("Side"),
+        "target": ref("Side"),
+        "alignment": ref("Alignment"),
+        "note": {"type": "string", "description": "what was done to the text, or empty"},
+    }
+    return {
+        "Error": _object(error={"type": "string", "description": "what was wrong, for a person to read"}),
+        "Health": _object(status={"type": "string", "enum": ["ok"]}),
+        "Word": _object(**span),
+        "Token": _object(**span, word={"type": "integer", "description": "index into words; -1 for none"}),
+        "Side": _object(text=_TEXT, tokens=_many(ref("Token")), words=_many(ref("Word"))),
+        "Kind": _object(
+            ("queries", "keys"),
+            kind=KIND,
+            layers=_INTEGER,
+            heads=_INTEGER,
+            rows=_SIDE,
+            columns=_SIDE,
+            score=_TEXT,
+            queries={"type": "integer", "description": "rows of its matrices; of a trace, not of a model"},
+            keys=_INTEGER,
+        ),
+        "Model": _object(
+            name=_TEXT,
+            architecture=_TEXT,
+            parameters=_INTEGER,
+            default={"type": "boolean"},
+            kinds=_many(ref("Kind")),
+            limit={"type": "integer", "description": "subwords that a sentence may have"},
+        ),
+        "Models": _object(models=_many(ref("Model")), scores=_many(_TEXT), measures=_many(_TEXT), version=_TEXT),
+        "Alignment": _object(
+            weights={**_MATRIX, "description": "a row per target word, a column per source word"},
+            links=_many({**_many(_INTEGER), "description": "source word, target word"}),
+            layer=_PLACE,
+            head={**_PLACE, "description": "null: the mean over heads"},
+            shift={"type": "boolean", "description": "a word's row is where it is the decoder's input"},
+            aer=_MAYBE,
+        ),
+        "Translate": _object(("model", "beam"), text=text, model=model, beam=beam),
+        "Translation": _object(**answered),
+        "Record": _object(
+            ("target", "model", "beam"),
+            text={**text, "minLength": 1},
+            target={**text, "description": "read this instead of translating"},
+            model=model,
+            beam=beam,
+        ),
+        "Trace": _object(
+            **answered
+            | {
+                "id": _TEXT,
+                "name": _TEXT,
+                "kinds": _many(ref("Kind")),
+                "source": {**_maybe("Side"), "description": "null where it is too long: see tokens"},
+                "target": _maybe("Side"),
+                "alignment": _maybe("Alignment"),
+            }
+        ),
+        "Traces": _object(traces=_many(_object(id=_TEXT, name=_TEXT, kinds=_many(ref("Kind"))))),
+        "Row": _object(
+            values=_VECTOR,
+            query=_INTEGER,
+            kind=KIND,
+            layer=_INTEGER,
+            head={"type": ["integer", "string"]},
+            measure=MEASURE,
+            entropy={"type": "number", "description": "of the weights, in nats"},
+        ),
+        "Tokens": _object(
+            tokens=_many(_TEXT), **{"from": _INTEGER}, count={"type": "integer", "description": "of all there are"}
+        ),
+        "Found": _object(
+            matches={**_many(_INTEGER), "description": "the first token of each place"}, more={"type": "boolean"}
+        ),
+        "Heads": _object(
+            kind=KIND,
+            layers=_INTEGER,
+            heads=_INTEGER,
+            queries=_INTEGER,
+            rows={"type": "integer", "description": "how many of the queries were looked at"},
+            entropy={**_MATRIX, "description": "means over these, a row per layer; in nats"},
+            sink={**_MATRIX, "description": "the weight of the first key"},
+            distance={**_MATRIX, "description": "tokens between a query and what it looks at"},
+        ),
+        "Effects": _object(
+            kind=KIND,
+            base={"type": "number", "description": "log p of the target"},
+            change={**_MATRIX, "description": "how it changes without each head, a row per layer"},
+        ),
+        "Knockout": _object(
+            heads=_many(_object(kind=KIND, layer=LAYER, head={"type": "integer", "minimum": 0, "maximum": 9999}))
+        ),
+        "Without": _object(
+            base={"type": "number", "description": "log p of the target"},
+            log_prob={"type": "number", "description": "log p without these heads"},
+            change=_NUMBER,
+            tokens={**_VECTOR, "description": "the change of each token that is predicted, </s> being the last"},
+        ),
+        "Steps": _steps(),
+    }
+
+
+def _steps() -> Schema:
+    return _object(
+        query_input=_MAYBE_VECTOR,
+        key_inputs={"type": "null", "description": "ask for one with key="},
+        key_input=_MAYBE_VECTOR,
+        q=_VECTOR,
+        k=_MATRIX,
+        v=_MATRIX,
+        products=_MATRIX,
+        similarity=_VECTOR,
+        added={**_many(_MAYBE), "description": "what positions and biases add to the scaled similarity"},
+        scaled=_many(_MAYBE),
+        masked={**_many(_MAYBE), "description": "null where the query may not look"},
+        weights=_VECTOR,
+        weighted=_MATRIX,
+        context=_VECTOR,
+        output=_MAYBE_VECTOR,
+        recorded=_MAYBE_VECTOR,
+        difference=_MAYBE,
+        score=_TEXT,
+        counterfactual={"type": "boolean"},
+        formula=_TEXT,
+        scale=_MAYBE,
+    )

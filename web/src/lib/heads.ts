@@ -1,0 +1,72 @@
+// Heads by what they do: measures, orders, and sets of those that are knocked out.
+
+import { fixed } from "./numbers";
+import type { Out, Sort } from "./selection";
+import type { Effects, HeadMeasures, Side } from "./types";
+
+export interface OneHead {
+  layer: number;
+  head: number;
+  entropy: number;
+  sink: number;
+  distance: number;
+  /** null while it is not computed. */
+  effect: number | null;
+}
+
+export interface Measured {
+  name: string;
+  unit: string;
+  digits: number;
+  about: string;
+}
+
+export const MEASURES: Record<Exclude<Sort, "layer">, Measured> = {
+  entropy: { name: "entropy", unit: "nats", digits: 2, about: "how spread its attention is, the mean over all queries; 0 is one key alone" },
+  sink: { name: "sink mass", unit: "", digits: 2, about: "how much of its attention the first key gets, the mean over all queries" },
+  distance: { name: "distance", unit: "tokens", digits: 1, about: "how far away what it looks at is, the mean over all queries" },
+  effect: { name: "effect", unit: "Δ log p", digits: 3, about: "the translation’s log-probability without the head, minus that with it" },
+};
+
+/** Every head of a kind in an order: largest first, effects by size whatever their sign; equals stay as the model has them. */
+export function ordered(measures: HeadMeasures, effects: Effects | null, sort: Sort): OneHead[] {
+  const all = measures.entropy.flatMap((heads, layer) =>
+    heads.map((entropy, head) => ({
+      layer,
+      head,
+      entropy,
+      sink: measures.sink[layer]![head]!,
+      distance: measures.distance[layer]![head]!,
+      effect: effects?.change[layer]?.[head] ?? null,
+    })),
+  );
+  if (sort === "layer" || (sort === "effect" && !effects)) return all;
+  const size = (one: OneHead) => (sort === "effect" ? Math.abs(one.effect ?? 0) : one[sort]);
+  return all.sort((a, b) => size(b) - size(a));
+}
+
+/** “1.20 nats” */
+export function told(one: OneHead, by: keyof typeof MEASURES): string {
+  const { unit, digits } = MEASURES[by];
+  const value = one[by];
+  if (value === null) return "not computed";
+  return `${by === "effect" && value > 0 ? "+" : ""}${fixed(value, digits)}${unit && ` ${unit}`}`;
+}
+
+export const sameHead = (a: Out, b: Out) => a.kind === b.kind && a.layer === b.layer && a.head === b.head;
+
+/** With the head if it was not there, without it if it was. */
+export function toggled(out: readonly Out[], one: Out): Out[] {
+  const without = out.filter((other) => !sameHead(other, one));
+  return without.length === out.length ? [...out, one] : without;
+}
+
+/** What each step of the decoder writes: the target's tokens after <s>, then the end. */
+export function written(target: Side, count: number): string[] {
+  const characters = Array.from(target.text);
+  const label = (at: number) => {
+    const token = target.tokens[at];
+    return token ? characters.slice(token.start, token.end).join("").trim() || token.text.trim() || "␣" : "end";
+  };
+  return Array.from({ length: count }, (_, t) => label(t + 1));
+}
