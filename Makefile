@@ -52,7 +52,7 @@ check: lint $(WEIGHTS) $(BROWSER)
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 docs: $(WEIGHTS)
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "out/site/index.html; to search in it: $(BIN)/python -m http.server -d out/site"
 
 bench: $(READY)

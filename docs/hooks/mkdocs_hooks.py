@@ -60,7 +60,8 @@ def _fingerprint(parts: list[lesson.Part]) -> str:
 
 
 def _quiet() -> None:
-    """The models of Hugging Face are read from disk, without a word."""
+    """The models of Hugging Face are read from disk, without a word; all are so small that one thread is fastest."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["MPLBACKEND"] = "Agg"
