@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browsing import chromium
+from browsing import accessible, chromium
 from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,13 +102,21 @@ def test_a_live_figure_has_a_picture_to_stand_for_it(tmp_path):
     pytest.importorskip("matplotlib")
     parts = run(DRAWN + '![A <b> & c](live.html "300")\n', tmp_path)
     assert parts[1] == lesson.Live("A <b> & c", "live.html", 300, "page-0.svg")
-    assert (tmp_path / "page-0.svg").is_file() and not parts[0].pictures
+    assert (tmp_path / "page-0.svg").is_file()
     shown = render.page(parts, notebook="page.ipynb")
     assert 'title="A &lt;b&gt; &amp; c"' in shown and shown.count("page-0.svg") == 2
     with pytest.raises(lesson.WrongText, match=r"wrote no other\.html"):
         run(DRAWN + "![A](other.html)\n", tmp_path)
     with pytest.raises(lesson.WrongText, match="follows no cell that shows a picture"):
         run("Text.\n\n![A](live.html)\n", tmp_path)
+
+
+def test_a_picture_has_words(tmp_path):
+    pytest.importorskip("matplotlib")
+    parts = run(DRAWN + "![A line](picture)\n", tmp_path)
+    assert '<img src="page-0.svg" alt="A line"' in render.page(parts, notebook="page.ipynb")
+    with pytest.raises(lesson.WrongText, match=r"page-0\.svg has no caption"):
+        run(DRAWN + "Text.\n", tmp_path)
 
 
 def test_there_are_five_pages():
@@ -258,6 +266,7 @@ def test_in_a_browser_from_disk(site):
         figure.get_by_text("animal").first.wait_for(timeout=20_000)
         assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
         assert complaints == []
+        assert accessible(page, within={"exclude": [["iframe"]]}) == []
         plain = browser.new_context(java_script_enabled=False).new_page()
         plain.goto((site / "tutorial" / "ten-minutes.html").as_uri())
         picture = plain.locator("noscript img").first

@@ -4,6 +4,7 @@
     {{ f"{share:.0%}" }}         in a text: what the expression gives after the cells above, so no number is typed
     <!-- check: share > 0.9 -->  shown nowhere; if it is not true, the text around it is wrong and the build fails
     ![caption](it.html)          a live figure, which the cell above wrote; its static picture is what that cell shows
+    ![caption](picture)          what is seen on the picture that the cell above shows
 
 Pages with ``notebook: true`` in their front matter are lessons.
 """
@@ -16,7 +17,7 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ _FRONT = re.compile(r"\A---\n(?P<front>.*?)\n---\n", re.DOTALL)
 _PARTS = re.compile(
     r"^```python\n(?P<code>.*?)^```$"
     r"|^<!-- check: (?P<check>.*?) -->$"
-    r"|^!\[(?P<caption>[^\]]*)\]\((?P<live>[\w-]+\.html)(?: \"(?P<height>\d+)\")?\)$",
+    r"|^!\[(?P<caption>[^\]]*)\]\((?P<live>picture|[\w-]+\.html)(?: \"(?P<height>\d+)\")?\)$",
     re.DOTALL | re.MULTILINE,
 )
 _VALUE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
@@ -44,11 +45,11 @@ class Text:
 
 @dataclass
 class Code:
-    """A cell, and after a run what it printed and the pictures it showed."""
+    """A cell, and after a run what it printed and the picture it showed."""
 
     source: str
     printed: str = ""
-    pictures: list[str] = field(default_factory=list)
+    picture: str = ""
 
 
 @dataclass
@@ -56,6 +57,14 @@ class Check:
     """A claim of the text."""
 
     claim: str
+
+
+@dataclass
+class Picture:
+    """What a cell drew, in words and, after a run, as a file."""
+
+    caption: str
+    file: str = ""
 
 
 @dataclass
@@ -68,7 +77,7 @@ class Live:
     picture: str = ""
 
 
-Part = Text | Code | Check | Live
+Part = Text | Code | Check | Picture | Live
 
 
 def is_lesson(source: str) -> bool:
@@ -80,7 +89,7 @@ def parse(source: str) -> list[Part]:
     """The parts of a page, without its front matter.
 
     >>> parse('Two and two:\\n\\n```python\\n2 + 2\\n```\\n')
-    [Text(markdown='Two and two:\\n\\n'), Code(source='2 + 2', printed='', pictures=[])]
+    [Text(markdown='Two and two:\\n\\n'), Code(source='2 + 2', printed='', picture='')]
     """
     body = _FRONT.sub("", source)
     parts: list[Part] = []
@@ -93,6 +102,8 @@ def parse(source: str) -> list[Part]:
             parts.append(Code(found["code"].rstrip("\n")))
         elif found["check"] is not None:
             parts.append(Check(found["check"]))
+        elif found["live"] == "picture":
+            parts.append(Picture(found["caption"]))
         else:
             parts.append(Live(found["caption"], found["live"], int(found["height"] or HEIGHT)))
     if body[at:].strip():
@@ -103,7 +114,7 @@ def parse(source: str) -> list[Part]:
 def run(parts: list[Part], name: str, folder: Path) -> list[Part]:
     """The parts with all that they show; cells run in ``folder``, one after the other, and share their names.
 
-    A picture is named after the page and its place. The last one before a live figure stands for it.
+    A picture is named after the page and its place.
     """
     names: dict[str, Any] = {"__name__": "__main__"}
     done: list[Part] = []
@@ -120,6 +131,7 @@ def run(parts: list[Part], name: str, folder: Path) -> list[Part]:
                 done.append(part)
             else:
                 done.append(_placed(part, done, where))
+    _all_captioned(done, name)
     return done
 
 
@@ -132,7 +144,7 @@ def _executed(cell: Code, names: dict[str, Any], picture: str, where: str) -> Co
         exec(compile(tree, f"<{where}>", "exec"), names)
         shown = None if last is None else eval(compile(ast.Expression(last.value), f"<{where}>", "eval"), names)
         if _is_figure(shown):
-            out.pictures.append(_saved(shown, picture))
+            out.picture = _saved(shown, picture)
         elif shown is not None:
             print(repr(shown))
     out.printed = printed.getvalue().rstrip("\n")
@@ -147,14 +159,22 @@ def _value(expression: str, names: dict[str, Any], where: str) -> Any:
     return eval(compile(expression.strip(), f"<{where}>", "eval"), names)
 
 
-def _placed(live: Live, before: list[Part], where: str) -> Live:
-    """The live figure with the picture of the cell above, which is then not shown twice."""
+def _placed(figure: Picture | Live, before: list[Part], where: str) -> Picture | Live:
+    """A figure with the picture that the cell above drew."""
     cell = before[-1] if before else None
-    if not (isinstance(cell, Code) and cell.pictures):
-        raise WrongText(f"{where}: {live.file} follows no cell that shows a picture, to stand for it without scripts")
-    if not Path(live.file).is_file():
-        raise WrongText(f"{where}: the cell above wrote no {live.file}")
-    return Live(live.caption, live.file, live.height, cell.pictures.pop())
+    if not (isinstance(cell, Code) and cell.picture):
+        raise WrongText(f"{where}: a figure follows no cell that shows a picture")
+    if isinstance(figure, Picture):
+        return Picture(figure.caption, cell.picture)
+    if not Path(figure.file).is_file():
+        raise WrongText(f"{where}: the cell above wrote no {figure.file}")
+    return Live(figure.caption, figure.file, figure.height, cell.picture)
+
+
+def _all_captioned(parts: list[Part], name: str) -> None:
+    for part, after in zip(parts, [*parts[1:], None], strict=True):
+        if isinstance(part, Code) and part.picture and not isinstance(after, (Picture, Live)):
+            raise WrongText(f"{name}: {part.picture} has no caption: write ![what is seen](picture) below its cell")
 
 
 def _is_figure(value: Any) -> bool:

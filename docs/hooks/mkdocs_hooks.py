@@ -45,10 +45,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def _made(parts: list[lesson.Part]) -> list[str]:
     """The files that a page shows."""
-    cells = [part for part in parts if isinstance(part, lesson.Code)]
-    figures = [part for part in parts if isinstance(part, lesson.Live)]
-    named = [name for cell in cells for name in cell.pictures]
-    return list(dict.fromkeys([*named, *(one.file for one in figures), *(one.picture for one in figures)]))
+    made = [part.picture for part in parts if isinstance(part, (lesson.Code, lesson.Live))]
+    made += [part.file for part in parts if isinstance(part, (lesson.Picture, lesson.Live))]
+    return list(dict.fromkeys(filter(None, made)))
 
 
 def _fingerprint(parts: list[lesson.Part]) -> str:

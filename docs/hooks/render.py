@@ -6,7 +6,7 @@ import json
 import re
 from html import escape
 
-from lesson import Check, Code, Live, Part, Text
+from lesson import Check, Code, Live, Part, Picture, Text
 
 SETUP = """\
 # Once, where these are not installed:
@@ -30,15 +30,13 @@ def _part(part: Part) -> str:
         return part.markdown
     if isinstance(part, Check):
         return ""
+    if isinstance(part, Picture):
+        caption = escape(part.caption)
+        return f'<figure class="picture"><img src="{part.file}" alt="{caption}"></figure>\n'
     if isinstance(part, Live):
         return _frame(part)
-    shown = [f"```python\n{part.source}\n```\n"]
-    if part.printed:
-        shown.append(f"```{{.text .output}}\n{part.printed}\n```\n")
-    shown += [
-        f'<p class="picture"><img src="{file}" alt="The picture that this cell draws"></p>\n' for file in part.pictures
-    ]
-    return "\n".join(shown)
+    output = f"```{{.text .output}}\n{part.printed}\n```\n" if part.printed else ""
+    return f"```python\n{part.source}\n```\n\n{output}"
 
 
 def _frame(live: Live) -> str:
@@ -47,7 +45,7 @@ def _frame(live: Live) -> str:
         f'<figure class="live">\n'
         f'<iframe src="{live.file}" title="{caption}" height="{live.height}" loading="lazy"></iframe>\n'
         f'<noscript><img src="{live.picture}" alt="{caption}"></noscript>\n'
-        f'<img class="print" src="{live.picture}" alt="" loading="lazy">\n'
+        f'<img class="print" src="{live.picture}" alt="">\n'
         f'<figcaption>{caption}. <a href="{live.file}">Open it alone</a>.</figcaption>\n'
         f"</figure>\n"
     )
