@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -89,6 +90,9 @@ def jupyterlab(folder, *cells):
         "nbformat_minor": 5,
     }
     (folder / "notebook.ipynb").write_text(json.dumps(notebook))
+    quiet = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+    (folder / "config" / "labconfig").mkdir(parents=True)
+    (folder / "config" / "labconfig" / "page_config.json").write_text(json.dumps(quiet))
     port, token = free_port(), secrets.token_hex(16)
     options = {
         "ServerApp.ip": "127.0.0.1",
@@ -103,7 +107,25 @@ def jupyterlab(folder, *cells):
     command = ["jupyterlab", "--no-browser", "--allow-root", *(f"--{name}={value}" for name, value in options.items())]
     at = f"http://127.0.0.1:{port}"
     with _running(command, folder, f"{at}/api?token={token}"):
-        yield f"{at}/lab/tree/notebook.ipynb?token={token}"
+        yield f"{at}/doc/tree/notebook.ipynb?token={token}"
+
+
+def run_cells(page, count):
+    """Runs the first cells of an open JupyterLab notebook, one after another.
+
+    Until its kernel is connected, JupyterLab runs nothing and says nothing: then a cell is run again.
+    """
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(timeout=1000 * WAIT)
+    for number in range(count):
+        cell = page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+        prompt = cell.locator(".jp-InputPrompt")
+        deadline = time.monotonic() + WAIT
+        while not re.match(r"\[(\*|\d+)\]:", prompt.inner_text()):
+            assert time.monotonic() < deadline, "the notebook runs no cell"
+            cell.locator(".cm-content").click()
+            page.keyboard.press("Shift+Enter")
+            page.wait_for_timeout(2000)
+        cell.locator(".jp-InputPrompt", has_text=re.compile(r"\[\d+\]:")).wait_for(timeout=1000 * WAIT)
 
 
 @contextmanager

@@ -140,7 +140,8 @@ def test_no_view_keeps_people_out(look, told, scheme, tmp_path):
         shown.get_by_test_id(f"tab-{tab}").click()
         shown.wait_for_timeout(300)
         assert accessible(shown) == [], tab
-        picture(shown, f"export-{tab}-{scheme}", tmp_path)
+        if (tab, scheme) == ("align", "light"):
+            picture(shown, "export-align", tmp_path)
 
 
 def test_a_narrow_screen_is_wide_enough(look, told):

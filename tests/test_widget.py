@@ -2,12 +2,13 @@
 
 import re
 import sys
+import time
 
 import notebooks
 import numpy as np
 import pytest
 import torch
-from browsing import barriers
+from browsing import accessible, opened, picture
 
 import regard
 from regard.explorer.answers import Answers
@@ -176,39 +177,76 @@ def test_only_a_trace_can_be_shown():
         show([1, 2])
     with pytest.raises(ValueError, match="the trace is empty"):
         show(regard.Trace())
+    q = torch.randn(1, 1, 4097, 2)
+    with pytest.raises(ValueError, match=r"4,097 tokens are too many.*regard explore --trace FILE"):
+        show(regard.Trace.of(q, q, q))
+
+
+def test_what_it_opens_with_can_be_chosen(trace):
+    assert regard.show(trace, view="steps", head=2, query=1).start == "#/steps?head=2&query=1"
+    with pytest.raises(ValueError, match="head: there are 4"):
+        regard.show(trace, head=4)
 
 
 # --- real notebooks ---
 
 
-def run_cells(page, count):
-    """Runs the first cells of an open JupyterLab notebook."""
-    cells = page.locator(".jp-Notebook .jp-CodeCell")
-    cells.nth(count - 1).locator(".cm-content").wait_for(timeout=1000 * notebooks.WAIT)
-    cells.first.locator(".cm-content").click()
-    for _ in range(count):
-        page.keyboard.press("Shift+Enter")
+def shows(page, trace):
+    """Compares rows of the Sentence view with the trace, and then a step."""
+    page.get_by_test_id("table-sentence").wait_for(timeout=1000 * notebooks.WAIT)
+    page.get_by_test_id("top-0").click()
+    for head, query in ((2, 1), (0, 5)):
+        page.get_by_test_id(f"head-{head}").click()
+        page.locator(f'[data-testid=token][data-token="{query}"]').click()
+        page.get_by_test_id("table-sentence").click()
+        eventually(lambda: numbers(page, "[data-testid=table-value]"), trace.weights(0, head, query))
+        page.get_by_test_id("table-sentence").click()
+    page.get_by_test_id("tab-steps").click()
+    eventually(lambda: numbers(page, "[data-step=context]"), trace.steps(0, 0, 5).context)
+    page.get_by_test_id("tab-heads").click()
+    page.get_by_test_id("thumb").nth(3).wait_for()  # pictures come as bytes
+    page.get_by_test_id("tab-sentence").click()
+
+
+def numbers(page, selector):
+    """Numbers in full by their index; a locator also looks into shadow roots."""
+    found = page.locator(selector).evaluate_all("all => all.map(one => [+one.dataset.index, +one.dataset.value])")
+    return [value for _, value in sorted(found)]
+
+
+def eventually(read, right):
+    deadline = time.monotonic() + 20
+    while (found := read()) != pytest.approx(right.tolist(), abs=1e-6):
+        assert time.monotonic() < deadline, f"{found} is not {right.tolist()}"
+        time.sleep(0.1)
+
+
+def local(addresses):
+    return all(re.match(r"(http|ws)://(127\.0\.0\.1|localhost):", address) for address in addresses)
 
 
 @pytest.mark.slow
-def test_jupyterlab_shows_the_numbers_of_the_trace(visit, trace, tmp_path):
+def test_jupyterlab_shows_the_numbers_of_the_trace(browser, trace, tmp_path):
     pytest.importorskip("jupyterlab")
-    with notebooks.jupyterlab(tmp_path, notebooks.CODE, "regard.show(trace)") as url:
-        seen = visit(url)
-        run_cells(seen.page, 2)
-        look(seen.page, trace)
-        assert not barriers(seen.page, ".jp-OutputArea-output .regard")
-        assert not [text for text in seen.complaints if "regard" in text.lower()]
-        assert all(url.startswith(("http://127.0.0.1", "data:", "blob:")) for url in seen.requests)
+    fetched = []
+    with (
+        notebooks.jupyterlab(tmp_path, notebooks.CODE, "regard.show(trace)") as url,
+        opened(browser, url, fetched=fetched, viewport={"width": 1280, "height": 1250}) as page,
+    ):
+        notebooks.run_cells(page, 2)
+        shows(page, trace)
+        assert accessible(page, ".regard") == []
+        picture(page, "widget-jupyterlab", tmp_path)
+    assert local(fetched)
 
 
 @pytest.mark.slow
-def test_marimo_shows_the_numbers_of_the_trace(visit, trace, tmp_path):
+def test_marimo_shows_the_numbers_of_the_trace(browser, trace, tmp_path):
     pytest.importorskip("marimo")
-    with notebooks.marimo(tmp_path, notebooks.CODE, "regard.show(trace)") as url:
-        look(visit(url).page, trace)
-
-
-def look(page, trace):
-    """Compares the numbers of the Sentence view, a row after another, with the trace."""
-    page.get_by_test_id("tab-sentence").wait_for(timeout=1000 * notebooks.WAIT)
+    fetched = []
+    with (
+        notebooks.marimo(tmp_path, notebooks.CODE, "regard.show(trace)") as url,
+        opened(browser, url, fetched=fetched, refused="was preloaded using link preload") as page,
+    ):
+        shows(page, trace)
+    assert local(fetched)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.explorer import api, shapes
-from regard.explorer.answers import Answers, Unable
+from regard.explorer.answers import SHOWN, Answers, Unable
 from regard.explorer.document import has_rollout
 from regard.explorer.limits import Limits
 from regard.explorer.opening import opening
@@ -50,7 +50,18 @@ def show(
     answers = trace if isinstance(trace, Answers) else Answers(trace, name=name, item=item)
     if not answers.trace.kinds:
         raise ValueError("the trace is empty: was the model called inside the with block?")
+    _refuse_long(answers)
     return Explorer(Desk(answers), opening(answers.trace, **chosen).address)
+
+
+def _refuse_long(answers: Answers) -> None:
+    """The widget's views show every token of a text."""
+    longest = max(max(kind["queries"], kind["keys"]) for kind in answers.kinds())
+    if longest > SHOWN:
+        raise ValueError(
+            f"{longest:,} tokens are too many for the widget's views (the most is {SHOWN:,}): save the trace with "
+            "trace.save(FILE), and look at it with `regard explore --trace FILE`"
+        )
 
 
 def bundle(name: str) -> str:

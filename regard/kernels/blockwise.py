@@ -136,6 +136,17 @@ class Blockwise:
 _op.KERNELS[NAME] = Blockwise()
 
 
+def scores(p: Problem) -> Tensor:
+    """E of every pair, −inf where masked, NaN where something not finite is seen, [B, H, L, S]; for a few queries."""
+    run = _Run(p)
+    e = torch.full((p.batch, p.heads, p.queries, p.keys), -torch.inf, dtype=run.dtype, device=p.device)
+    by_head = run.by_head(e)
+    for _, tiles in run.rows():
+        for tile in tiles:
+            by_head[tile.items, tile.heads, :, tile.q, tile.k] = run.scores(tile, poison=True)[0]
+    return e
+
+
 class _Run:
     """A problem made ready for tiles: heads split into [K, G], exponentials taken."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attend import lowered, select_rows
-from regard.kernels import reference
+from regard.kernels import blockwise, reference
 from regard.plan import choose
 from regard.score import PerHead, Score, Sum
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
@@ -160,7 +160,7 @@ class Call:
         self.logsumexp(head, item, rows)
         for some, e in self.blocks(head, item, rows, columns):
             lse = self._known(head, item)[some]
-            yield some, torch.exp(e - lse.masked_fill(lse == -torch.inf, 0.0)[:, None])
+            yield some, e.sub_(lse.masked_fill(lse == -torch.inf, 0.0)[:, None]).exp_()
 
     def blocks(
         self, head: int, item: int, rows: Tensor, columns: slice | None = None
@@ -168,11 +168,10 @@ class Call:
         """Masked scores of a few rows at a time: (rows, [rows, columns])."""
         p = self.narrow(head, item)
         columns = slice(0, p.keys) if columns is None else columns
-        width = max([t.a.shape[-1] for t in p.terms.tanhs], default=1)
-        many = max(1, BLOCK // (max(columns.stop - columns.start, 1) * width))
+        many = max(1, BLOCK // max(columns.stop - columns.start, 1))
         for some in rows.split(many) if len(rows) else [rows]:
             check()
-            yield some, _scores(p, some.to(p.device), columns)
+            yield some, _scores(select_rows(p, some.to(p.device)), columns)
 
     def logsumexp(self, head: int, item: int, rows: Tensor) -> Tensor:
         """log Σ exp of these rows' scores; what is not yet known is computed, in O(rows) memory."""
@@ -180,16 +179,10 @@ class Call:
         missing = rows[known[rows].isnan()].unique()
         if len(missing):
             p = self.narrow(head, item)
-            if p.terms.tanhs:  # a fused kernel is far faster than tanh for each pair and dim
-                for few in missing.split(ROWS):
-                    check()
-                    some = replace(select_rows(p, few.to(p.device)), need_logsumexp=True)
-                    lse = choose(some).run()[1]
-                    assert lse is not None
-                    known[few] = lse[0, 0].to(known.dtype)
-            else:
-                for few in missing.split(ROWS):
-                    known[few] = _logsumexp(p, few.to(p.device))
+            of = _fused_logsumexp if p.terms.tanhs else _logsumexp
+            for few in missing.split(ROWS):
+                check()
+                known[few] = of(p, few.to(p.device)).to(known.dtype)
         return known[rows]
 
     def _known(self, head: int, item: int) -> Tensor:
@@ -204,7 +197,10 @@ class Call:
         if sink is not None:
             e = torch.cat((e, sink.to(e).reshape(1, 1).expand(len(e), 1)), -1)
         if e.shape[-1]:
-            e = e.softmax(-1).masked_fill((e == -torch.inf).all(-1, keepdim=True), 0.0)
+            empty = e.amax(-1) == -torch.inf
+            e = e.softmax(-1)
+            if bool(empty.any()):
+                e[empty] = 0.0
         return e if sink is None else e[:, :-1]
 
     # --- what a value does ---
@@ -348,9 +344,9 @@ def _pick(x: Tensor, item: int, head: int) -> Tensor:
 def _narrow(term: Term, item: int, own: int, shared: int) -> Term:
     if isinstance(term, DotTerm):
         assert term.k is not None
-        scale = term.scale if isinstance(term.scale, float) else torch.as_tensor(term.scale).reshape(-1)
+        scale = term.scale
         if isinstance(scale, Tensor):
-            scale = scale[own : own + 1] if len(scale) > 1 else scale
+            scale = float(scale.reshape(-1)[own if scale.numel() > 1 else 0])
         return DotTerm(_pick(term.q, item, own), scale, _pick(term.k, item, shared))
     if isinstance(term, TanhTerm):
         assert term.b is not None
@@ -394,19 +390,44 @@ def _columns(p: Problem, columns: slice) -> Problem:
     )
 
 
-def _scores(p: Problem, rows: Tensor, columns: slice, full: bool = False) -> Tensor:
-    """E of one head, −inf where masked, NaN where something not finite is seen, [rows, columns]."""
-    some = select_rows(p, rows)
-    part = replace(_columns(some, columns), sink=None, bad_keys=None, bad_rows=None)
-    part = replace(part, v=part.v[..., :0], terms=replace(part.terms, values=None))
-    e = reference.scores(part)[0, 0]
-    seen: Tensor | None = None
-    if p.mask is not None and not full:
-        seen = p.mask.visible(rows, some.positions(), torch.arange(columns.start, columns.stop, device=p.device))
-    if some.bad_keys is not None and some.bad_rows is not None:
-        bad = some.bad_keys[0, 0, None, columns] | some.bad_rows[0, 0, :, None]
-        e = e.masked_fill(bad, torch.nan)
-    return e if seen is None else e.masked_fill(~seen[0, 0], -torch.inf)
+def _scores(some: Problem, columns: slice, full: bool = False) -> Tensor:
+    """E of one head's selected rows, −inf where masked, NaN where something not finite is seen, [rows, columns]."""
+    part = replace(some, sink=None, v=some.v[..., :0], terms=replace(some.terms, values=None))
+    whole = (columns.start, columns.stop) == (0, some.keys)
+    if whole:
+        return blockwise.scores(replace(part, mask=None) if full else part)[0, 0]
+    e = _dots(part, columns) if _is_dots(part) else blockwise.scores(_columns(part, columns))[0, 0]
+    if some.mask is not None and not full:
+        at = torch.arange(columns.start, columns.stop, device=some.device)
+        e.masked_fill_(~some.mask.visible(some.row_index(), some.positions(), at)[0, 0], -torch.inf)
+    return e
+
+
+def _is_dots(p: Problem) -> bool:
+    return p.bad_keys is None and p.terms.cap is None and all(isinstance(term, DotTerm) for term in p.terms.terms)
+
+
+def _dots(p: Problem, columns: slice) -> Tensor:
+    """Σ (scale · q) kᵀ of one head's dot terms: a product needs no tiles, [rows, columns]."""
+    e: Tensor | None = None
+    for term in p.terms.terms:
+        assert isinstance(term, DotTerm) and term.k is not None
+        q, k = (x.to(p.compute_dtype) for x in (term.q[0, 0], term.k[0, 0, columns]))
+        e = (q * term.scale) @ k.mT if e is None else e.addmm_(q * term.scale, k.mT)
+    assert e is not None
+    return e
+
+
+def _fused_logsumexp(p: Problem, rows: Tensor) -> Tensor:
+    """Of one head's rows by a kernel that is far faster than tanh for each pair and dim."""
+    some = select_rows(replace(p, v=p.v[..., :1], terms=replace(p.terms, values=None)), rows)
+    assert isinstance(p.offset, int)
+    if (p.mask is None or p.mask.static) and len(rows) == int(rows[-1] - rows[0]) + 1:
+        # neighbours are a sequence of their own, which is what the kernel takes
+        some = replace(some, rows=None, offset=p.offset + int(rows[0]))
+    lse = choose(replace(some, need_logsumexp=True)).run()[1]
+    assert lse is not None
+    return lse[0, 0]
 
 
 def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
@@ -415,6 +436,7 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
     (Online softmax: Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867.)
     """
     assert isinstance(p.offset, int)
+    some = select_rows(p, rows)
     first, last = (int(x) + p.offset for x in (rows.min(), rows.max()))
     top = torch.full((len(rows),), -torch.inf, dtype=p.compute_dtype, device=p.device)
     if p.sink is not None:
@@ -427,10 +449,10 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
             empty, full = p.mask.span(first, last, columns.start, columns.stop - 1)
             if empty:
                 continue
-        e = _scores(p, rows, columns, full)
+        e = _scores(some, columns, full)
         higher = torch.maximum(top, e.amax(-1))
         base = higher.masked_fill(higher == -torch.inf, 0.0)
-        total = total * (top - base).exp() + (e - base[:, None]).exp_().sum(-1)
+        total = total * (top - base).exp() + e.sub_(base[:, None]).exp_().sum(-1)
         top = higher
     return top + total.log().masked_fill(top == -torch.inf, 0.0)
 
