@@ -1,6 +1,7 @@
 # make demo    set up, then show attention at work
 # make test    set up, then lint, types and every test
 # make check   the fast subset of it, to run often
+# make docs    the documentation as a site that needs no network, with the tutorial's code run, into out/site
 # make bench   speed and memory on this CPU as ratios against PyTorch's own attention, eager code, torch.compile, Keras
 #              and the physical limit; a quarter of an hour; rewrites benchmarks/results/cpu.json and the plots of docs/
 # make bench-gpu   the same on a CUDA GPU, with FlexAttention
@@ -12,7 +13,7 @@ READY = $(VENV)/.ready
 WEIGHTS = $(VENV)/.weights
 BROWSER = $(VENV)/.browser
 
-.PHONY: demo test check lint bench bench-gpu clean
+.PHONY: demo test check lint docs bench bench-gpu clean
 .DEFAULT_GOAL := demo
 
 $(READY): pyproject.toml constraints.txt
@@ -49,6 +50,10 @@ test: lint $(WEIGHTS) $(BROWSER)
 
 check: lint $(WEIGHTS) $(BROWSER)
 	$(BIN)/python -m pytest -n auto -m "not slow"
+
+docs: $(WEIGHTS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "out/site/index.html; to search in it: $(BIN)/python -m http.server -d out/site"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py --json
