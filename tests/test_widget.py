@@ -94,8 +94,11 @@ def test_what_there_is(desk):
         "translate": False,
         "knockout": False,
         "effects": False,
-        "views": ["sentence", "steps", "heads", "compare"],
+        "views": ["sentence", "steps", "heads", "compare", "long"],
+        "rollout": True,
     }
+    q = torch.randn(1, 1, 4097, 2)
+    assert Desk(Answers(regard.Trace.of(q, q, q))).can()["views"] == ["long"]
 
 
 def test_measures_are_what_was_recorded():
@@ -177,9 +180,6 @@ def test_only_a_trace_can_be_shown():
         show([1, 2])
     with pytest.raises(ValueError, match="the trace is empty"):
         show(regard.Trace())
-    q = torch.randn(1, 1, 4097, 2)
-    with pytest.raises(ValueError, match=r"4,097 tokens are too many.*regard explore --trace FILE"):
-        show(regard.Trace.of(q, q, q))
 
 
 def test_what_it_opens_with_can_be_chosen(trace):

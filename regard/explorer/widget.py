@@ -50,18 +50,7 @@ def show(
     answers = trace if isinstance(trace, Answers) else Answers(trace, name=name, item=item)
     if not answers.trace.kinds:
         raise ValueError("the trace is empty: was the model called inside the with block?")
-    _refuse_long(answers)
     return Explorer(Desk(answers), opening(answers.trace, **chosen).address)
-
-
-def _refuse_long(answers: Answers) -> None:
-    """The widget's views show every token of a text."""
-    longest = max(max(kind["queries"], kind["keys"]) for kind in answers.kinds())
-    if longest > SHOWN:
-        raise ValueError(
-            f"{longest:,} tokens are too many for the widget's views (the most is {SHOWN:,}): save the trace with "
-            "trace.save(FILE), and look at it with `regard explore --trace FILE`"
-        )
 
 
 def bundle(name: str) -> str:
@@ -94,8 +83,11 @@ class Desk:
     def can(self) -> dict[str, Any]:
         """What the widget may offer: what there is no model for, it does not show."""
         translated = isinstance(self.answers, Recording)
-        views = ["sentence", "steps", "heads", "compare"] + ["align"] * translated
-        return {"translate": False, "knockout": translated, "effects": translated, "views": views}
+        views = ["sentence", "steps", "heads", "compare"] + ["align"] * translated + ["long"]
+        if max(max(kind["queries"], kind["keys"]) for kind in self.answers.kinds()) > SHOWN:
+            views = ["long"]  # the others show every token
+        found = {"translate": False, "knockout": translated, "effects": translated, "views": views}
+        return {**found, "rollout": has_rollout(self.answers.trace)}
 
     def measures(self) -> list[str]:
         """What a row can be of: weights, and what was recorded enough for."""
