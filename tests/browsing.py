@@ -34,10 +34,11 @@ def chromium():
 
 
 @contextmanager
-def opened(browser, url, *, refused="nothing", fetched=None, **options):
+def opened(browser, url, *, refused="nothing", fetched=None, about=("",), **options):
     """A page in a fresh profile; whatever it complains of, the test fails for, but that a request was ``refused``.
 
-    ``fetched``, a list, gets every address that is asked for but the page's own and what is inside the page.
+    ``fetched``, a list, gets every address that is asked for but the page's own and what is inside the page. In a page
+    of somebody else's, only complaints ``about`` something of ours count: those that mention one of these.
     """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     page = context.new_page()
@@ -45,10 +46,10 @@ def opened(browser, url, *, refused="nothing", fetched=None, **options):
 
     def heard(said):
         if said.type in ("error", "warning") and "GPU stall due to ReadPixels" not in said.text:  # taking pictures does
-            complaints.append(said.text)
+            complaints.append(f"{said.text} ({said.location.get('url', '')})")
 
     page.on("console", heard)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("pageerror", lambda error: complaints.append(f"{error}\n{getattr(error, 'stack', '')}"))
     page.on("dialog", lambda dialog: (complaints.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
     if fetched is not None:
         page.on("request", lambda request: _asked(request.url, url, fetched))
@@ -58,7 +59,7 @@ def opened(browser, url, *, refused="nothing", fetched=None, **options):
         yield page
     finally:
         context.close()
-    wrong = [each for each in complaints if refused not in each]
+    wrong = [each for each in complaints if refused not in each and any(part in each for part in about)]
     assert not wrong, wrong
 
 

@@ -93,10 +93,10 @@ def serving(models, *, files=None, given=None, host="127.0.0.1", extra=(), **lim
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
-        assert server.running.wait(20)
+        assert server.running.wait(60)
         yield Client(listener.getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()

@@ -47,7 +47,7 @@ class Worker:
     def __call__(self, key, items):
         self.batches.append((key, items))
         self.begun.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if "poison" in items and len(items) > 1:
             raise RuntimeError("the whole batch")
         return [ValueError("bad") if item in ("bad", "poison") else (key, item) for item in items]
@@ -179,7 +179,7 @@ class Held(Models):
     def run(self, key, requests):
         self.begun.set()
         self.texts += [request.text for request in requests]
-        assert self.gate.wait(20)
+        assert self.gate.wait(60)
         return super().run(key, requests)
 
 
@@ -207,7 +207,7 @@ def translate(client, text, **more):
 def test_overload_is_answered_with_429_and_passes(held):
     with serving(held, queue=4, batch=2) as client, ThreadPoolExecutor(12) as pool:
         first = pool.submit(translate, client, "the dog")
-        assert held.begun.wait(10)
+        assert held.begun.wait(60)
         waiting = [pool.submit(translate, client, "a cat") for _ in range(10)]
         assert soon(lambda: sum(future.done() for future in waiting) == 6)
         refused = [future.result() for future in waiting if future.done()]
@@ -224,7 +224,7 @@ def test_overload_is_answered_with_429_and_passes(held):
 def test_waiting_and_working_have_time_limits(held):
     with serving(held, answer=0.3, batch=1) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(translate, client, "the dog")
-        assert held.begun.wait(10)
+        assert held.begun.wait(60)
         second = translate(client, "a cat")
         assert second.status == 503 and "waited more than 0.3 s" in second.error and "retry-after" in second.headers
         assert first.result().status == 504 and "took more than 0.3 s" in first.result().error
@@ -236,7 +236,7 @@ def test_waiting_and_working_have_time_limits(held):
 def test_vanished_clients_cost_no_model_time(held):
     with serving(held, batch=1) as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(translate, client, "the dog")
-        assert held.begun.wait(10)
+        assert held.begun.wait(60)
         for _ in range(20):
             connection = client.connect()
             connection.request("POST", "/api/translate", '{"text": "nobody"}', {"Content-Type": "application/json"})
@@ -364,7 +364,7 @@ def test_a_signal_stops_it_after_what_runs(folders, number):
             process.send_signal(number)
             assert connection.getresponse().status == 200
             connection.close()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
             assert process.stderr.read() == "regard: stopped\n"
         finally:
             process.kill()

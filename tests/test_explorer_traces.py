@@ -458,9 +458,9 @@ def test_what_nobody_waits_for_is_not_computed():
     with serving(NONE, given={"x": endless}) as client:
         connection = client.connect()
         connection.request("GET", "/api/trace/x/tile")
-        assert endless.begun.wait(10)
+        assert endless.begun.wait(60)
         connection.close()
-        assert endless.stopped.wait(5)
+        assert endless.stopped.wait(60)
         assert client.get("/api/trace/x/row").status == 200
 
 
@@ -469,7 +469,7 @@ def test_a_tile_has_a_time_limit():
     with serving(NONE, given={"x": endless}, answer=0.3) as client:
         answer = client.get("/api/trace/x/tile")
         assert answer.status == 504 and "took more than 0.3 s" in answer.error
-        assert endless.stopped.wait(5)
+        assert endless.stopped.wait(60)
         assert soon(lambda: client.get("/api/trace/x/row").status == 200)
 
 
@@ -478,7 +478,7 @@ def test_the_line_for_tiles_is_bounded():
     with serving(NONE, given={"x": endless}, views=1) as client, ThreadPoolExecutor(1) as pool:
         first = client.connect()
         first.request("GET", "/api/trace/x/tile")
-        assert endless.begun.wait(10)
+        assert endless.begun.wait(60)
         second = pool.submit(client.get, "/api/trace/x/row")
         assert soon(lambda: client.metric("regard_view_waiting ") == 1)
         third = client.get("/api/trace/x/row")
@@ -514,7 +514,7 @@ def test_files_without_a_model_on_the_command_line(files):
             np.testing.assert_allclose(tile(client, "/api/trace/labelled/tile?head=1"), right, rtol=1e-5, atol=1e-7)
         finally:
             process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_bad_files(files, tmp_path, capsys):

@@ -61,7 +61,7 @@ def values(page, selector, count):
 
 def eventually(read, right, error):
     """The page has drawn what was asked for when every number is within the error."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (worst := np.abs(read() - right).max()) > error:
         assert time.monotonic() < deadline, f"off by {worst}, {error} were stated"
         time.sleep(0.05)

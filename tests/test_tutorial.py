@@ -263,7 +263,7 @@ def test_in_a_browser_from_disk(site):
         page.goto((site / "tutorial" / "ten-minutes.html").as_uri())
         page.locator("iframe").first.scroll_into_view_if_needed()
         figure = page.frame_locator("iframe").first
-        figure.get_by_text("animal").first.wait_for(timeout=20_000)
+        figure.get_by_text("animal").first.wait_for(timeout=60_000)
         assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
         assert complaints == []
         assert accessible(page, within={"exclude": [["iframe"]]}) == []

@@ -15,7 +15,7 @@ export interface Choice {
 }
 
 export const KIND_NAMES: Record<KindName, string> = {
-  self: "Encoder self-attention",
+  self: "Self-attention",
   decoder: "Decoder self-attention",
   cross: "Cross-attention",
 };
