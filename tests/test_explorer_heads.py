@@ -4,7 +4,7 @@ import urllib.parse
 
 import pytest
 import torch
-from browsing import accessible, chromium, opened, picture
+from browsing import accessible, chromium, opened
 from serving import save_models, serving
 
 import regard
@@ -61,7 +61,7 @@ def number(locator, name="value"):
     return float(locator.get_attribute(f"data-{name}"))
 
 
-def test_every_head_is_drawn_and_measured(browser, address, trace, tmp_path):
+def test_every_head_is_drawn_and_measured(browser, address, trace):
     with opened(browser, at(address, "heads", kind="cross")) as page:
         thumbs = page.get_by_test_id("thumb")
         thumbs.first.wait_for()
@@ -75,7 +75,6 @@ def test_every_head_is_drawn_and_measured(browser, address, trace, tmp_path):
                 assert number(thumb, name) == pytest.approx(own, abs=EXACT), (layer, head, name)
         page.get_by_role("button", name="layer 2, head 3: entropy").wait_for()
         assert accessible(page) == []
-        picture(page, "explorer-heads", tmp_path)
 
 
 def test_heads_are_ordered_and_open_in_the_sentence(browser, address):
@@ -129,7 +128,7 @@ def test_a_difference_is_what_the_trace_says(browser, address, trace, beside):
         assert found == pytest.approx((first - second).flatten().tolist(), abs=EXACT)
 
 
-def test_two_models_are_compared_by_words_with_one_scale(browser, address, tmp_path):
+def test_two_models_are_compared_by_words_with_one_scale(browser, address):
     with opened(browser, at(address, "compare", kind="cross", other="rnn")) as page:
         page.get_by_test_id("second-cell").first.wait_for()
         assert page.get_by_test_id("words").get_attribute("data-value") == "words"
@@ -144,7 +143,6 @@ def test_two_models_are_compared_by_words_with_one_scale(browser, address, tmp_p
         cell.hover()
         page.locator("[data-testid=second-cell][data-index='2'][data-dim='1'].lit").wait_for()
         assert accessible(page) == []
-        picture(page, "explorer-compare", tmp_path)
 
 
 def test_what_cannot_be_subtracted_says_why(browser, address):

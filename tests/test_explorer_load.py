@@ -190,7 +190,7 @@ def held(folders):
     models.gate.set()
 
 
-def soon(happens, seconds=20):
+def soon(happens, seconds=60):
     """Whether something happens before the time is over."""
     end = time.monotonic() + seconds
     while not happens():

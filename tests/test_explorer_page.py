@@ -243,6 +243,27 @@ def test_two_models_side_by_side(browser, address):
         assert page.get_by_test_id("panel-first").get_by_test_id("align-cell").count() > 0
 
 
+# --- Heads and Compare, which test_explorer_heads.py tries, of a model that has learned something ---
+
+
+def test_heads_that_learned_differ(browser, address, trace, tmp_path):
+    with opened(browser, at(address, "heads", kind="cross", sort="entropy", out="cross.1.3")) as page:
+        ready(page)
+        page.get_by_test_id("knockout-token").first.wait_for()
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('[data-testid=thumb] canvas')].every(c => c.dataset.drawn)"
+        )
+        shown = page.get_by_test_id("thumb").evaluate_all("all => all.map(t => +t.dataset.entropy)")
+        expected = [float(trace.entropy(layer, kind="cross").mean(-1)[head]) for layer in range(2) for head in range(8)]
+        assert sorted(shown) == pytest.approx(sorted(expected), abs=1e-4)
+        assert max(shown) > 2 * min(shown)
+        picture(page, "explorer-heads", tmp_path, full_page=True)
+    with opened(browser, at(address, "compare", kind="cross", layer=0, head=1, **{"with": "cross.1.3"})) as page:
+        ready(page)
+        page.get_by_test_id("second-cell").first.wait_for()
+        picture(page, "explorer-compare", tmp_path, full_page=True)
+
+
 # --- everywhere ---
 
 
