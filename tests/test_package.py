@@ -269,7 +269,7 @@ def test_importing_pulls_in_nothing_optional():
 
 
 def import_times():
-    """Microseconds of ``-X importtime``: what importing regard adds to importing torch, and what of it is its own files."""
+    """Microseconds of ``-X importtime``: what regard adds to torch, and what of it is its own files."""
     lines = [line.split("|") for line in python("-X", "importtime", "-c", "import regard").stderr.splitlines()]
     cumulative = {line[2].strip(): int(line[1]) for line in lines if len(line) == 3 and line[1].strip().isdigit()}
     own = sum(int(line[0].split(":")[1]) for line in lines if len(line) == 3 and line[2].strip().startswith("regard"))
