@@ -76,24 +76,6 @@ def seconds(f: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def kept(trace: regard.Trace) -> int:
-    """Bytes of all that a trace holds, each storage once."""
-    storages: dict[int, int] = {}
-
-    def count(x: torch.Tensor) -> torch.Tensor:
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    from regard.trace._walk import mapped
-
-    for call in trace.recorded:
-        mapped(call.problems, count)
-        for x in (call.q, call.k, call.out, call.query_input, call.key_input, call.result):
-            if x is not None:
-                count(x)
-    return sum(storages.values())
-
-
 def row(name: str, n: int, rounds: int) -> str:
     torch.manual_seed(0)
     model, run, everything = MODELS[name](n)
@@ -113,7 +95,7 @@ def row(name: str, n: int, rounds: int) -> str:
     return (
         f"| {name} | {n} | {times['plain'] * 1e3:.0f} ms | {times['recorded'] / times['plain']:.2f} × | "
         + (f"{times['all'] / times['plain']:.2f} ×" if "all" in times else "–")
-        + f" | {kept(traces[0]) / 2**20:.1f} MiB | {dense / 2**20:.0f} MiB |"
+        + f" | {traces[0].nbytes / 2**20:.1f} MiB | {dense / 2**20:.0f} MiB |"
     )
 
 

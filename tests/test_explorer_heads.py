@@ -3,9 +3,9 @@
 import urllib.parse
 
 import pytest
-import torch
-from browsing import accessible, chromium, opened
+from browsing import accessible, opened
 from serving import save_models, serving
+from test_explorer import recorded
 
 import regard
 from regard.explorer import page as pages
@@ -28,22 +28,13 @@ def address(folders):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
 def translator(folders):
     return regard.load(folders[0], device="cpu")
 
 
 @pytest.fixture(scope="module")
 def trace(translator):
-    source, target = (translator.subwords.encode(side).ids for side in (TEXT, TARGET))
-    with torch.no_grad(), regard.record(translator.model) as trace:
-        translator.model(torch.tensor([[*source, 2]]), torch.tensor([[1, *target]]))
-    return trace
+    return recorded(translator, TEXT, TARGET)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from browsing import accessible, chromium, opened, picture
+from browsing import accessible, opened, picture
 from serving import serving
 
 import regard
@@ -37,12 +37,6 @@ def address(long, tmp_path_factory):
     long.save(path)
     with serving(Models([]), files=pages.files(), given=traces_of([path])) as client:
         yield f"http://127.0.0.1:{client.port}/"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 def test_a_long_text_is_seen_whole_and_from_near(browser, address, long, tmp_path):

@@ -379,10 +379,7 @@ def test_memory_grows_with_the_length():
     module = attention(Dot(), torch.float32)
     with torch.no_grad(), regard.record(module, inputs=False) as trace:
         module(torch.randn(1, 4000, 32), mask=Causal())
-    call = trace.recorded[0]
-    tensors = [call.q, call.k, call.out, call.problems[0].v, call.problems[0].terms.dots[0].q]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    assert len(storages) == 4 and sum(storages.values()) == 4 * 4000 * 32 * 4
+    assert trace.nbytes == 4 * 4000 * 32 * 4  # q, k, v and the context, each once
     assert trace.tile(0, 0, size=(20, 20)).shape == (20, 20)
 
 

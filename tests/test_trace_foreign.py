@@ -1,7 +1,6 @@
 """record() on models that others wrote: torch.nn and Hugging Face, with real weights where they can be had."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
@@ -290,11 +289,11 @@ def test_marian_has_three_kinds():
     assert trace.steps(1, 2, 3, kind="cross").key_inputs.shape == (6, 16)
 
 
-def test_an_implementation_without_masks_is_refused(monkeypatch):
+def test_an_implementation_without_masks_is_refused():
     model = tiny("Roberta")
     transformers.AttentionInterface.register("mine", lambda *args, **kwargs: None)
     model.config._attn_implementation = "mine"
     with pytest.raises(ValueError, match="load it with attn_implementation"), regard.record(model):
         pass
     assert model.config._attn_implementation == "mine"
-    assert not any(m._forward_hooks for m in model.modules()) and os.environ["HF_HUB_OFFLINE"]
+    assert not any(m._forward_hooks for m in model.modules())

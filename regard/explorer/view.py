@@ -39,8 +39,10 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
     with torch.no_grad(), recording(model, inputs=True) as trace:
         model(read, given)
     if isinstance(model, RNNSeq2Seq):
-        for call in trace.recorded:  # its decoder hands over keys already transformed; what they were made of are h,
-            call.k = call.problems[0].v  # the values too
+        for (
+            call
+        ) in trace.recorded:  # with location features its keys come transformed; they were made of h, as values are
+            call.k = call.problems[0].v if call.k is None else call.k
     return Recording(translator, trace, (text, source), (target, wanted))
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attend import OBSERVER, Observer, Seen
+from regard.plan import choose
 from regard.score import PerHead
 from regard.terms import Keys, Problem, plain
 from regard.trace._call import Call, describe
@@ -324,8 +325,6 @@ def _projection(
 
 def _part(problems: Sequence[Problem], module: nn.MultiheadAttention, heads: Sequence[int]) -> Tensor:
     """What these heads add to the output of torch.nn.MultiheadAttention, [N, L, E]."""
-    from regard.plan import choose
-
     contexts = torch.cat([choose(p).run()[0] for p in problems], 1)  # [N, H, L, Dv]
     weight = module.out_proj.weight.mT.unflatten(0, (module.num_heads, -1))  # [H, Dv, E]
     chosen = sorted(set(heads))

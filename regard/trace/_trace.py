@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
@@ -17,8 +18,10 @@ from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
 from regard.trace._tiles import pooled
+from regard.trace._walk import mapped
 
 KINDS = ("self", "decoder", "cross")
+BORROWED = ("projection", "bias")  # the model's own parameters, not copies
 CACHES = ("past_key_values", "past_key_value", "cache")  # arguments that a call changes
 Rows = int | slice | range | Sequence[int] | Tensor | None
 Piece = tuple[Call, Tensor]
@@ -72,6 +75,19 @@ class Trace:
     def __repr__(self) -> str:
         parts = [f"{kind}: {count} layers × {self.shape(0, kind=kind)[1]} heads" for kind, count in self.kinds.items()]
         return f"<Trace {', '.join(parts) or 'of nothing'}; {len(self.recorded)} calls>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept, what calls share counted once."""
+        storages: dict[int, int] = {}
+
+        def count(x: Tensor) -> Tensor:
+            storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        for call in self.recorded:
+            mapped(tuple(getattr(call, each.name) for each in fields(call) if each.name not in BORROWED), count)
+        return sum(storages.values())
 
     def add(self, call: Call) -> None:
         """Append a call, in order of execution."""
