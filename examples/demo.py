@@ -78,8 +78,8 @@ def main() -> None:
     print("  docs/scores.md       every score: formula, kernel, time and memory")
     print("  docs/kernels.md      how they are computed without the n × n matrix")
     print("  docs/cli.md          train a translator on two files of text, then translate with it")
-    print("  docs/record.md       what any model attended to, and docs/explorer.md: seen in a browser")
-    print("  docs/tutorial/       attention in ten minutes, in a real BERT: make docs builds it with live figures")
+    print("  docs/record.md       what any model attended to; docs/explorer.md: in a browser")
+    print("  docs/tutorial/       five lessons that run; make docs builds them with live figures")
     print("  docs/coming-from.md  from PyTorch, FlexAttention and Keras, line by line")
 
 
