@@ -30,6 +30,7 @@ NAME = "triton_offset"
 TRITON_MISSING = importlib.util.find_spec("triton") is None
 LARGEST = 256  # dims of keys and of values
 FURTHEST = 2**30  # positions and distances are 32-bit numbers
+WORD = 16  # numbers: what Triton must know a stride to be a multiple of, to load rows of half types asynchronously
 SCRATCH_BYTES = 128 * 2**20  # for the gradient of a table that queries share, per query before it is summed
 PRECISION = "ieee"  # of float32 products; "tf32x3" takes tensor cores and keeps 22 of 24 bits
 LOG2E = math.log2(math.e)
@@ -99,10 +100,10 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _in_whole_words(p: Problem) -> Problem:
-    """In half types, zeros behind q, k and v so that rows are whole 16 bytes.
+    """In half types, zeros behind q, k and v so that rows are whole words, see WORD.
 
     Other rows are slow to load, and Triton 3.6 computes wrongly on an H200 where neither k nor v can be loaded
-    asynchronously: 64 × 64 tiles, 4 warps, 20 dims, 5 value dims.
+    asynchronously: 64 × 64 tiles, 4 warps, 20 or 24 dims, 5 or 8 value dims.
     """
     if p.dtype == torch.float32:
         return p
@@ -115,7 +116,7 @@ def _in_whole_words(p: Problem) -> Problem:
 
 
 def _padded_row(x: Tensor) -> Tensor:
-    return x if x.shape[-1] % 8 == 0 else F.pad(x, (0, -x.shape[-1] % 8))
+    return x if x.shape[-1] % WORD == 0 else F.pad(x, (0, -x.shape[-1] % WORD))
 
 
 def _interpreting() -> bool:
@@ -581,11 +582,11 @@ def _hash(p: Problem) -> Tensor:
 
 
 def _rows_of(x: Tensor) -> Tensor:
-    """With dims next to each other; in half types also in places that are multiples of 16 bytes."""
+    """With dims next to each other; in half types whole words also begin at whole words."""
     whole = x.stride(-1) == 1 or x.shape[-1] == 1
-    if x.element_size() == 2 and x.shape[-1] % 8 == 0:
-        whole = whole and x.storage_offset() % 8 == 0 and all(s % 8 == 0 for s in x.stride()[:-1])
-    return x if whole else x.contiguous()
+    if x.element_size() == 2 and x.shape[-1] % WORD == 0:
+        whole = whole and x.storage_offset() % WORD == 0 and all(s % WORD == 0 for s in x.stride()[:-1])
+    return x if whole else x.clone(memory_format=torch.contiguous_format)
 
 
 def _strides(letter: str, x: Tensor | None) -> dict[str, int]:
