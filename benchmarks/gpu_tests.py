@@ -1,9 +1,10 @@
 """All tests of the GPU code on a GPU, in processes side by side, and a summary of them.
 
-    python benchmarks/gpu_tests.py [--processes 12] [--seconds 240] [--out FILE]
+    python benchmarks/gpu_tests.py [--processes 12] [--seconds 240] [--only offset] [--out FILE]
 
-Most of these tests are small and wait for Triton to compile, so they run in shards; those of full size run alone
-afterwards. Needs pytest and hypothesis, and none of the other packages that the whole suite asks for.
+Most of these tests are small and wait for Triton to compile, so they run in shards; those of full size run afterwards,
+a few at a time. Needs pytest and hypothesis, and none of the other packages that the whole suite asks for. What has
+come to an end is counted and kept even where the time runs out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ["test_triton_additive", "test_triton_offset", "test_guard", "test_triton_loss"]
-ALONE = ("full_size", "whole_loss", "grows_linearly", "repeat_to_the_bit")  # in the names of the large ones
+LARGE = ("full_size", "whole_loss", "grows_linearly", "repeat_to_the_bit")  # in the names of the large ones
+AT_ONCE = 3  # of the large ones: more of them have not enough memory
 PYTEST = [
     sys.executable,
     "-m",
@@ -30,15 +33,14 @@ PYTEST = [
     "addopts=",
     "-W",
     "ignore",
-    "-q",
     "-p",
     "no:cacheprovider",
 ]
 
 
-def collected() -> list[str]:
-    names = [f"tests/{name}.py" for name in FILES]
-    done = subprocess.run([*PYTEST, "--collect-only", *names], cwd=ROOT, capture_output=True, text=True)
+def collected(only: str) -> list[str]:
+    names = [f"tests/{name}.py" for name in FILES if only in name]
+    done = subprocess.run([*PYTEST, "-q", "--collect-only", *names], cwd=ROOT, capture_output=True, text=True)
     found = [line for line in done.stdout.splitlines() if "::" in line]
     if not found:
         raise SystemExit(f"no tests were found:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -48,71 +50,68 @@ def collected() -> list[str]:
 def start(tests: list[str], folder: Path, name: str) -> subprocess.Popen[bytes]:
     (folder / name).write_text("\n".join(tests), encoding="utf-8")
     log = (folder / f"{name}.log").open("wb")
-    return subprocess.Popen([*PYTEST, f"@{folder / name}"], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        [*PYTEST, "-v", "-rfE", f"@{folder / name}"], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+    )
 
 
-def wait(running: list[subprocess.Popen[bytes]], seconds: float) -> int:
-    """How many had to be stopped."""
-    end, stopped = time.monotonic() + seconds, 0
+def wait(running: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Until all have ended; those that take longer are stopped."""
+    end = time.monotonic() + seconds
     for process in running:
         try:
             process.wait(max(end - time.monotonic(), 1))
         except subprocess.TimeoutExpired:
             process.kill()
-            stopped += 1
-    return stopped
 
 
-def counts(log: str) -> dict[str, int]:
-    last = [line for line in log.splitlines() if re.search(r"\d+ (passed|failed|skipped|error)", line)][-1:]
-    return {kind: int(n) for n, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", last[0])} if last else {}
-
-
-def summary(folder: Path, names: list[str]) -> str:
-    total: dict[str, int] = {}
+def summary(folder: Path, names: list[str], tests: int) -> str:
+    """How many passed and did not, by the line that each test prints when it is over."""
+    total: Counter[str] = Counter()
     wrong: list[str] = []
     for name in names:
         log = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-        for kind, n in counts(log).items():
-            total[kind] = total.get(kind, 0) + n
+        total.update(kind.lower() for kind in re.findall(r"::.* (PASSED|FAILED|SKIPPED|ERROR) +\[", log))
         wrong += [line[:200] for line in log.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "\n".join([", ".join(f"{n} {kind}" for kind, n in total.items()) or "nothing came to an end", *wrong])
+    if missing := tests - sum(total.values()):
+        total["not run in time"] = missing
+    return "\n".join([", ".join(f"{n} {kind}" for kind, n in total.items()), *wrong])
+
+
+def run(tests: list[str], processes: int, seconds: float, folder: Path, name: str) -> tuple[str, str]:
+    """All of them in so many processes: what to say about it, and the logs."""
+    names = [f"{name}{i}" for i in range(processes)]
+    wait([start(tests[i::processes], folder, part) for i, part in enumerate(names)], seconds)
+    said = f"{len(tests)} {name} tests in {processes} processes: {summary(folder, names, len(tests))}"
+    print(said, flush=True)
+    return said, "\n".join((folder / f"{n}.log").read_text(encoding="utf-8", errors="replace") for n in names)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=240, help="for the shards; those run alone get as many")
+    parser.add_argument("--seconds", type=float, default=240, help="for the small ones; the large ones get as many")
+    parser.add_argument("--only", default="", help="files with this in their names")
     parser.add_argument("--out", type=Path, help="write the summary here, and all logs beside it")
     options = parser.parse_args()
     import torch
     import triton
 
-    tests = collected()
-    alone = [test for test in tests if any(part in test for part in ALONE)]
-    small = [test for test in tests if test not in set(alone)]
+    tests = collected(options.only)
+    large = [test for test in tests if any(part in test for part in LARGE)]
+    small = [test for test in tests if test not in set(large)]
     random.Random(0).shuffle(small)
+    where = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU: the interpreter"
+    lines = [f"{where}, torch {torch.__version__}, triton {triton.__version__}, {time.strftime('%Y-%m-%d')}"]
+    logs = ""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        shards = [f"shard{i}" for i in range(options.processes)]
-        running = [start(small[i :: options.processes], folder, name) for i, name in enumerate(shards)]
-        stopped = wait(running, options.seconds)
-        lines = [
-            f"{torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'no GPU: the interpreter'}, torch "
-            f"{torch.__version__}, triton {triton.__version__}, {time.strftime('%Y-%m-%d')}; {' '.join(sys.argv)}",
-            f"{len(small)} tests in {options.processes} processes ({stopped} stopped at {options.seconds:.0f} s):",
-            summary(folder, shards),
-        ]
-        print("\n".join(lines), flush=True)
-        stopped = wait([start(alone, folder, "alone")], options.seconds)
-        lines += [f"{len(alone)} tests alone ({'stopped' if stopped else 'all run'}):", summary(folder, ["alone"])]
-        print("\n".join(lines[-2:]), flush=True)
-        if options.out:
-            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            logs = "\n".join(
-                (folder / f"{n}.log").read_text(encoding="utf-8", errors="replace") for n in [*shards, "alone"]
-            )
-            options.out.with_suffix(".log").write_text(logs[-8_000_000:], encoding="utf-8")
+        for name, some, processes in (("small", small, options.processes), ("large", large, AT_ONCE)):
+            said, log = run(some, processes, options.seconds, Path(place), name)
+            lines.append(said)
+            logs += log
+            if options.out:
+                options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                options.out.with_suffix(".log").write_text(logs[-8_000_000:], encoding="utf-8")
 
 
 if __name__ == "__main__":
