@@ -30,6 +30,7 @@ LAYOUT = [
     "attend",
     "bpe",
     "text",
+    "wordpiece",
     "store",
     "trace",
     "nn",
