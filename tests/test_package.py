@@ -47,6 +47,7 @@ LAYOUT = [
     "search",
     "output",
     "translator",
+    "loading",
     "evaluate",
     "explorer",
     "lines",
