@@ -87,8 +87,8 @@ METHODS = ("grow-diag-final-and", "intersection", "union")
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train(context: typer.Context) -> None:
-    """Train a translation model from pairs of lines; `regard train --help` tells how."""
-    from regard.tasks.translation import main
+    """Train a model of a task, translation by default; `regard train --task TASK --help` tells how."""
+    from regard.tasks import main
 
     raise typer.Exit(main(context.args))
 

@@ -306,6 +306,7 @@ def load(
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
     path = find(name)
+    refuse_other_tasks(path, "translation")
     if engine == "ctranslate2":
         return _load_ctranslate2(path, device, int8)
     place = _device("cpu" if int8 and device is None else device)
@@ -349,6 +350,19 @@ def find(name: str | os.PathLike[str]) -> Path:
         return BUNDLED / str(name)
     known = f"bundled models: {', '.join(bundled)}" if bundled else "no model is bundled with this version"
     raise FileNotFoundError(f"{name}: there is no such model folder ({known}); train one with `regard train`")
+
+
+def task_of(path: Path) -> str:
+    """What a model folder is for."""
+    from regard.folder import read_config
+
+    return str(read_config(path).get("task", "translation"))
+
+
+def refuse_other_tasks(path: Path, task: str) -> None:
+    """A folder of another task is told by name, and not by what is missing from it."""
+    if (found := task_of(path)) != task:
+        raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; regard.load opens any of them")
 
 
 def _device(device: str | torch.device | None) -> torch.device:

@@ -48,6 +48,7 @@ LAYOUT = [
     "search",
     "output",
     "translator",
+    "loading",
     "evaluate",
     "explorer",
     "lines",
