@@ -39,6 +39,8 @@ LAYOUT = [
     "decode",
     "folder",
     "train",
+    "reading",
+    "squad",
     "align",
     "plot",
     "grammar",
@@ -48,6 +50,7 @@ LAYOUT = [
     "search",
     "output",
     "translator",
+    "answerer",
     "loading",
     "evaluate",
     "explorer",
@@ -110,7 +113,15 @@ def test_public_names():
         "Prefix",
         "Window",
     ]
-    assert regard.models.__all__ == ["Memory", "RNNConfig", "RNNSeq2Seq", "Transformer", "TransformerConfig"]
+    assert regard.models.__all__ == [
+        "Memory",
+        "RNNConfig",
+        "RNNSeq2Seq",
+        "Reader",
+        "ReaderConfig",
+        "Transformer",
+        "TransformerConfig",
+    ]
     assert regard.decode.__all__ == ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
 
 
