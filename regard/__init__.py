@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard import decode, mask, models, nn, score, trace
+from regard.answerer import Answerer
 from regard.attend import attend, plan, steps
 from regard.kernels.reference import Steps
 from regard.loading import load
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answerer",
     "Keys",
     "Plan",
     "Steps",

@@ -70,7 +70,8 @@ class Reader(nn.Module):
         length = lengths_of(context, self.pad_id)[:, None]
         place = torch.arange(logits.shape[1], device=logits.device)
         hidden = (place >= length) & (place > 0)  # what is after the last context token, eos, is at place `length`
-        return logits.float().masked_fill(hidden[..., None], -torch.inf).transpose(1, 2)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits.masked_fill(hidden[..., None], -torch.inf).transpose(1, 2)
 
     @torch.no_grad()
     def attention(self, question: Tensor, context: Tensor) -> Tensor:
@@ -97,9 +98,7 @@ class Reader(nn.Module):
         c, tokens = self.config, torch.cat((question, context), 1)
         asked, length = lengths_of(question, self.pad_id), lengths_of(tokens, self.pad_id)
         if c.max_length is not None and tokens.device.type == "cpu" and int(length.max()) > c.max_length:
-            raise ValueError(
-                f"the reader has {c.max_length} positions, got {int(length.max())} tokens: cut the context"
-            )
+            raise ValueError(f"there are {c.max_length} positions, got {int(length.max())} tokens: cut the context")
         first = torch.arange(question.shape[1], device=tokens.device).expand(len(tokens), -1)
         then = asked[:, None] + torch.arange(context.shape[1], device=tokens.device)
         places = torch.cat((first, then), 1)

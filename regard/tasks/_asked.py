@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -118,12 +119,16 @@ class Lessons:
     pieces: Integers
     places: Integers  # [M, 2]
 
-    def lengths(self, multiple: int) -> tuple[Integers, Integers]:
-        """Of questions and contexts, with bos and eos, padded to a multiple."""
+    @cached_property
+    def _lengths(self) -> tuple[Integers, Integers]:
         asked = np.array([len(self.asked.questions[row]) + 2 for row in self.rows], np.int64)
         pieces = [self.asked.pieces[i] for i in self.pieces]
-        told = np.array([piece.end - piece.start + 1 for piece in pieces], np.int64)
-        return -(-asked // multiple) * multiple, -(-told // multiple) * multiple
+        return asked, np.array([piece.end - piece.start + 1 for piece in pieces], np.int64)
+
+    def lengths(self, multiple: int) -> tuple[Integers, Integers]:
+        """Of questions and contexts, with bos and eos, padded to a multiple."""
+        asked, told = (-(-side // multiple) * multiple for side in self._lengths)
+        return asked, told
 
     def tokens(self, some: Integers) -> tuple[list[list[int]], list[list[int]]]:
         """Of the questions and of the contexts of some of them."""

@@ -330,8 +330,9 @@ class _Answering(_run.Work[Settings]):
         return reader_card(tables, outcome, **about)
 
 
-# What a reader does not take over from an encoder's configuration: what its subwords decide, and what writes.
+# What a reader does not take over from an encoder's configuration: what its subwords decide, what writes, and its own.
 NOT_ITS = {"vocab_size", "pad_id", "bos_id", "eos_id", "cross_score", "decoder_score", "decoder_layers", "output_bias"}
+NOT_ITS |= {"joint", "model_layers", "pretrained"}
 
 
 def pretrained(name: str) -> tuple[Any, Cutter]:
