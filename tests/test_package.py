@@ -30,6 +30,7 @@ LAYOUT = [
     "attend",
     "bpe",
     "text",
+    "wordpiece",
     "store",
     "trace",
     "nn",
@@ -38,6 +39,8 @@ LAYOUT = [
     "decode",
     "folder",
     "train",
+    "reading",
+    "squad",
     "align",
     "plot",
     "grammar",
@@ -47,6 +50,8 @@ LAYOUT = [
     "search",
     "output",
     "translator",
+    "answerer",
+    "loading",
     "evaluate",
     "explorer",
     "lines",
@@ -67,7 +72,7 @@ def test_public_names():
         {"attend", "load", "plan", "record", "show", "steps"},
         {"decode", "mask", "models", "nn", "score", "trace"},
     )
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
+    assert set(regard.__all__) == {"Answerer", "Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
     assert regard.trace.__all__ == [
         "QuerySteps",
         "Stopped",
@@ -108,7 +113,15 @@ def test_public_names():
         "Prefix",
         "Window",
     ]
-    assert regard.models.__all__ == ["Memory", "RNNConfig", "RNNSeq2Seq", "Transformer", "TransformerConfig"]
+    assert regard.models.__all__ == [
+        "Memory",
+        "RNNConfig",
+        "RNNSeq2Seq",
+        "Reader",
+        "ReaderConfig",
+        "Transformer",
+        "TransformerConfig",
+    ]
     assert regard.decode.__all__ == ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
 
 

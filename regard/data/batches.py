@@ -153,12 +153,20 @@ def batches(
             f"tokens: a batch of {tokens} cannot hold pair {rows[worst]}, which takes {s[worst]} + {t[worst]}; "
             "raise tokens, or leave out long pairs by Limits(max_tokens=…)"
         )
-    size = max(1, int(bucket * tokens / (s + t).mean())) if shuffle else len(rows)
-    cuts = [cut for start in range(0, len(rows), size) for cut in _cut(s, t, start, start + size, tokens)]
+    cuts = bucketed(s, t, tokens=tokens, seed=seed, epoch=epoch, shuffle=shuffle, bucket=bucket)
+    return Batches(corpus, cuts, rows, drawn, rank=rank, world=world, multiple=multiple)
+
+
+def bucketed(
+    s: Integers, t: Integers, *, tokens: int, seed: int = 0, epoch: int = 0, shuffle: bool = True, bucket: int = 100
+) -> list[Integers]:
+    """Places 0 … n − 1, with lengths s and t, in batches of N (S + T) ≤ ``tokens``; see :func:`batches`."""
+    size = max(1, int(bucket * tokens / (s + t).mean())) if shuffle else len(s)
+    cuts = [cut for start in range(0, len(s), size) for cut in _cut(s, t, start, start + size, tokens)]
     if shuffle:
         order = np.argsort(line_keys(seed, epoch, _SHUFFLE, np.arange(len(cuts))), kind="stable")
         cuts = [cuts[i] for i in order]
-    return Batches(corpus, cuts, rows, drawn, rank=rank, world=world, multiple=multiple)
+    return cuts
 
 
 def pad(rows: Sequence[Sequence[int]], *, multiple: int = 1) -> tuple[Tensor, Tensor]:
