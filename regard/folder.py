@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models import PointerConfig, PointerTransformer, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 from regard.store import Damaged, read_tensors, read_toml, write_tensors, write_toml
 from regard.text import Subwords, write_whole
 
@@ -30,6 +30,7 @@ STORES = ("float32", "float16", "int8")
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "rnn": (RNNConfig, RNNSeq2Seq),
+    "pointer": (PointerConfig, PointerTransformer),
 }
 _NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
 
@@ -45,7 +46,7 @@ class Loaded:
 
 
 def make_model(table: Mapping[str, Any]) -> Transformer | RNNSeq2Seq:
-    """A model with fresh weights from a table: ``kind``, "transformer" or "rnn", and its configuration."""
+    """A model with fresh weights from a table: its ``kind``, one of ``KINDS``, and its configuration."""
     rest = dict(table)
     kind = rest.pop("kind", "transformer")
     if kind not in KINDS:
@@ -57,7 +58,7 @@ def make_model(table: Mapping[str, Any]) -> Transformer | RNNSeq2Seq:
 
 def model_table(model: Transformer | RNNSeq2Seq) -> dict[str, Any]:
     """The opposite of ``make_model``."""
-    (kind,) = [name for name, (_, cls) in KINDS.items() if isinstance(model, cls)]
+    (kind,) = [name for name, (_, cls) in KINDS.items() if type(model) is cls]
     return {"kind": kind, **model.config.to_table()}
 
 

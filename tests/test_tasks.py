@@ -49,7 +49,7 @@ def test_a_folder_is_loaded_by_its_task(tmp_path):
     assert isinstance(regard.load(tmp_path / "m", device="cpu"), regard.Translator)  # as older folders: it names none
     config = read_toml(tmp_path / "m" / "config.toml")
     write_toml(tmp_path / "m" / "config.toml", {"task": "cooking", **config})
-    with pytest.raises(ValueError, match="task: expected one of .*, got 'cooking'"):
+    with pytest.raises(ValueError, match=r"task: expected one of .*, got 'cooking'"):
         regard.load(tmp_path / "m")
     with pytest.raises(ValueError, match="a model for cooking, and one for translation is needed"):
         regard.translator.load(tmp_path / "m")
