@@ -63,6 +63,7 @@ class PairTask(ABC):
 
     sums: Sequence[str]
     objective: nn.Module
+    alike = False  # is a word cut the same way in all of a pair, under BPE-dropout?
 
     def __init__(
         self, model: Any, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device
@@ -94,6 +95,7 @@ class PairTask(ABC):
                 seed=s.seed,
                 epoch=position.epoch,
                 dropout=0.0 if plain else self.cutting.dropout,
+                alike=self.alike,
                 rank=ranks.rank,
                 world=ranks.world,
                 multiple=s.multiple,
