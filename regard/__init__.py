@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard import decode, mask, models, nn, score, trace
+from regard.answerer import Answerer
 from regard.attend import attend, plan, steps
 from regard.kernels.reference import Steps
+from regard.loading import load
 from regard.plan import Plan
 from regard.terms import Keys
 from regard.trace import Trace, record
-from regard.translator import Translator, load
+from regard.translator import Translator
 
 if TYPE_CHECKING:
     from regard.explorer.answers import Answers
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answerer",
     "Keys",
     "Plan",
     "Steps",

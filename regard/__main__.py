@@ -10,7 +10,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Training needs nothing that commands need besides: it works where typer is not installed."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["train"]:
-        from regard.tasks.translation import main as train
+        from regard.tasks import main as train
 
         return train(arguments[1:])
     from regard.cli import main as run

@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.console import Job, drawn, message, pictured, printed, say, table, written
-from regard.lines import Line, Pair, Writer, lines_of, paired, pairs_of, text_of, windows
+from regard.console import (
+    Job,
+    as_object,
+    drawn,
+    message,
+    pictured,
+    printed,
+    read_aloud,
+    say,
+    table,
+    told,
+    written,
+)
+from regard.lines import Line, Pair, Writer, lines_of, paired, pairs_of, text_of, whole_text, windows
 
 if TYPE_CHECKING:
     from regard.align import Links
@@ -25,7 +37,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="regard",
-    help="Attention you can use, train and see: train, translate, evaluate, align and explore.",
+    help="Attention you can use, train and see: train, translate, answer, evaluate, align and explore.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -87,8 +99,8 @@ METHODS = ("grow-diag-final-and", "intersection", "union")
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train(context: typer.Context) -> None:
-    """Train a translation model from pairs of lines; `regard train --help` tells how."""
-    from regard.tasks.translation import main
+    """Train a model of a task, translation by default; `regard train --task TASK --help` tells how."""
+    from regard.tasks import main
 
     raise typer.Exit(main(context.args))
 
@@ -188,6 +200,61 @@ def translate(
                     written(html, translator, line.text, found, look)
                 number += 1
             writer.flush()
+
+
+@app.command()
+def answer(
+    question: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Questions; else --input, else stdin.")
+    ] = None,
+    *,
+    model: Annotated[str, typer.Option("--model", "-m", help="A folder that `regard train --task qa` left.")],
+    context: Annotated[Path, typer.Option("--context", "-c", help="The text to find answers in; - is stdin.")],
+    input: Annotated[Path | None, typer.Option("--input", "-i", help="A file of questions, one per line.")] = None,
+    output: OutFile = None,
+    n_best: Annotated[int, typer.Option(min=1, help="Print so many: number ||| text ||| place ||| score.")] = 1,
+    max_answer: Annotated[int | None, typer.Option(min=1, help="Subwords of an answer at most.")] = None,
+    always: Annotated[
+        bool | None, typer.Option("--always/--or-none", help="May the answer be none? By default as it was taught.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per question, with places.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Draw the words around it, and what was looked at.")] = False,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Subwords read at once, padding included.")] = 8192,
+    device: Device = None,
+    strict: Strict = False,
+) -> None:
+    """Answer questions with a passage of a text.
+
+    \b
+    regard answer --model model/ --context file.txt "Who wrote it?"
+    regard answer -m model/ -c file.txt "Who wrote it?" "When?" --n-best 3
+    regard answer -m model/ -c file.txt --input questions.txt --json > answers.jsonl
+    cat file.txt | regard answer -m model/ -c - "Who wrote it?" --show
+
+    A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
+    text. A question that cannot be asked is reported on stderr and gives an empty line.
+    """
+    from regard.answerer import Answer, load
+
+    if str(context) == "-" and not (question or input):
+        raise ValueError("the context and the questions cannot both be read from the standard input")
+    text, lines = whole_text(context), list(_given(question, None if input is None else [input]))
+    answerer = load(model, device=device)
+    options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "attention": show, "batch_tokens": batch_tokens}
+    options["abstain"] = None if always is None else not always
+    with Writer(output) as writer:
+        good = {i: line.text for i, line in enumerate(lines) if not line.problem}
+        found = dict(zip(good, answerer.answers([(text, asked) for asked in good.values()], **options), strict=True))
+        for i, line in enumerate(lines):
+            one = found[i] if i in found else Answer(problem=line.problem)
+            if one.problem and strict:
+                raise ValueError(f"{line.where}: {one.problem}")
+            if hint := one.problem or one.note or ("" if one.text else "the text does not tell"):
+                say(f"{line.where}: {hint}")
+            row = [json.dumps(as_object(line.text, one), ensure_ascii=False)] if as_json else None
+            writer.write(row or told(line.text, one, i if n_best > 1 else None))
+            if show:
+                writer.write(read_aloud(text, one))
 
 
 @app.command()
@@ -421,7 +488,7 @@ def _given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
     if text:
         for name in text:
             if os.path.isfile(name):
-                say(f"{name} is translated as text; to translate the file of that name, write --input {name}")
+                say(f"{name} is taken as text; for what is in the file of that name, write --input {name}")
         return [Line(f"argument {i}", line) for i, line in enumerate("\n".join(text).split("\n"), 1)]
     for path in input or []:
         if str(path) != "-":

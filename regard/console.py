@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from regard.align import Links
+    from regard.answerer import Answer
     from regard.output import Output
     from regard.translator import Translator
 
@@ -126,6 +128,52 @@ def written(path: Path, translator: Translator, source: str, found: Output, look
 
     if not translation(path, translator, source, found, **look):
         say(f"{path}: not written, the first line has no translation")
+
+
+def told(question: str, found: Answer, number: int | None) -> list[str]:
+    """The answer, or a list: number ||| text ||| start-end ||| probability."""
+    if number is None:
+        return [found.text]
+    rows = [(c.text, f"{c.start}-{c.end}", c.score) for c in found.candidates]
+    if not found.text and not found.problem:
+        rows.insert(0, ("", "", found.no_answer))
+    return [f"{number} ||| {text} ||| {place} ||| {score:.4f}" for text, place, score in rows]
+
+
+def as_object(question: str, found: Answer) -> dict[str, Any]:
+    """An answer for JSON; places are characters of the context, from 0."""
+    best = {"question": question, "answer": found.text, "start": found.start, "end": found.end}
+    rest = {"score": found.score, "no_answer": found.no_answer}
+    more = {name: text for name in ("problem", "note") if (text := getattr(found, name))}
+    return {**best, **rest, "candidates": [c._asdict() for c in found.candidates], **more}
+
+
+SHADES = " ░▒▓█"
+
+
+def read_aloud(context: str, found: Answer, *, width: int = 100, around: int = 60) -> list[str]:
+    """Words of the context near the answer, which is in brackets; below each word how much the question looked at it.
+
+    The darkest shade is the word that was looked at most; weights are means over the words of the question.
+    """
+    if found.attention is None:
+        return []
+    weights = found.attention.mean(0)
+    peak = max(float(weights.max()), 1e-9)
+    spans = [match.span() for match in re.finditer(r"\S+", context)]
+    start, end = (found.start, found.end) if found.start is not None and found.end is not None else (-1, -1)
+    inside = [i for i, (a, b) in enumerate(spans) if a < end and b > start]
+    middle = inside[0] if inside else int(weights.argmax())
+    rows, words, shades = [""], "", ""
+    for i in range(max(0, middle - around), min(len(spans), middle + around)):
+        word = _shown(context[slice(*spans[i])])
+        word = f"{'[' * (inside[:1] == [i])}{word}{']' * (inside[-1:] == [i])}"
+        shade = SHADES[min(4, int(float(weights[i]) / peak * 4 + 0.5))] * len(word)
+        if words and len(words) + len(word) > width:
+            rows += [words.rstrip(), shades.rstrip()]
+            words = shades = ""
+        words, shades = f"{words}{word} ", f"{shades}{shade} "
+    return [*rows, words.rstrip(), shades.rstrip(), ""]
 
 
 def _shown(word: str) -> str:

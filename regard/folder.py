@@ -21,15 +21,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models import (
+    PointerConfig,
+    PointerTransformer,
+    Reader,
+    ReaderConfig,
+    RNNConfig,
+    RNNSeq2Seq,
+    Transformer,
+    TransformerConfig,
+)
 from regard.store import Damaged, read_tensors, read_toml, write_tensors, write_toml
-from regard.text import Subwords, write_whole
+from regard.text import write_whole
+from regard.wordpiece import Cutter, load_subwords
 
 FORMAT = 1
 STORES = ("float32", "float16", "int8")
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "rnn": (RNNConfig, RNNSeq2Seq),
+    "reader": (ReaderConfig, Reader),
+    "pointer": (PointerConfig, PointerTransformer),
 }
 _NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
 
@@ -38,33 +50,32 @@ _NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
 class Loaded:
     """A model in evaluation mode, its subwords, and all of config.toml."""
 
-    model: Transformer | RNNSeq2Seq
-    subwords: Subwords
+    model: Any
+    subwords: Any
     settings: dict[str, Any]
     path: Path
 
 
-def make_model(table: Mapping[str, Any]) -> Transformer | RNNSeq2Seq:
-    """A model with fresh weights from a table: ``kind``, "transformer" or "rnn", and its configuration."""
+def make_model(table: Mapping[str, Any]) -> Any:
+    """A model with fresh weights from a table: its ``kind``, one of ``KINDS``, and its configuration."""
     rest = dict(table)
     kind = rest.pop("kind", "transformer")
     if kind not in KINDS:
         raise ValueError(f"[model]: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     config, model = KINDS[kind]
-    made: Transformer | RNNSeq2Seq = model(config.from_table(rest))
-    return made
+    return model(config.from_table(rest))
 
 
-def model_table(model: Transformer | RNNSeq2Seq) -> dict[str, Any]:
+def model_table(model: Any) -> dict[str, Any]:
     """The opposite of ``make_model``."""
-    (kind,) = [name for name, (_, cls) in KINDS.items() if isinstance(model, cls)]
+    (kind,) = [name for name, (_, cls) in KINDS.items() if type(model) is cls]
     return {"kind": kind, **model.config.to_table()}
 
 
 def save(
     path: str | os.PathLike[str],
-    model: Transformer | RNNSeq2Seq,
-    subwords: Subwords,
+    model: Any,
+    subwords: Cutter,
     *,
     settings: Mapping[str, Any] | None = None,
     card: str | None = None,
@@ -108,7 +119,7 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
         if "ctranslate2" in settings:
             hint = 'it was exported, for --engine ctranslate2 or load(..., engine="ctranslate2") alone'
         raise FileNotFoundError(f"{folder}: {', '.join(missing)} missing from the model folder; {hint}")
-    subwords = Subwords.load(folder / "tokenizer.json")
+    subwords = load_subwords(folder / "tokenizer.json")
     try:
         model = make_model(settings["model"])
     except (KeyError, TypeError, ValueError) as error:

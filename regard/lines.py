@@ -12,7 +12,7 @@ import gzip
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -78,6 +78,24 @@ def text_of(path: PathLike) -> list[str]:
     return [line.text for line in lines]
 
 
+def whole_text(path: PathLike) -> str:
+    """All of a file as one text, line ends as they are. What is not UTF-8 text is refused."""
+    name = "standard input" if str(path) == "-" else str(path)
+    raw = b"".join(_read(path, lambda stream: iter(lambda: stream.read(1 << 20), b"")))
+    raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+    if (at := raw.find(0)) >= 0:
+        raise ValueError(f"{name}: expected a text, got a binary file (a zero byte at {at:,})")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name}: expected a text in UTF-8 (byte 0x{raw[error.start]:02x} at {error.start:,} is not)"
+        ) from error
+    if not text.strip():
+        raise ValueError(f"{name}: expected a text, but it is empty")
+    return text
+
+
 def pairs_of(source: PathLike, target: PathLike | None = None) -> list[Pair]:
     """Pairs of lines: of two files of the same length, or of one, with a tab or " ||| " between the two."""
     if target is None:
@@ -112,8 +130,13 @@ def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def _raw(path: PathLike) -> Iterator[bytes]:
+    return _read(path, _stripped)
+
+
+def _read(path: PathLike, parts: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
+    """What ``parts`` makes of a file, of what is packed in it, or of the standard input."""
     if str(path) == "-":
-        yield from _stripped(sys.stdin.buffer)
+        yield from parts(sys.stdin.buffer)
         return
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path}: expected a file, got a folder")
@@ -122,7 +145,7 @@ def _raw(path: PathLike) -> Iterator[bytes]:
     with open(path, "rb") as raw:
         packed = raw.peek(2)[:2] == b"\x1f\x8b"
         try:
-            yield from _stripped(gzip.GzipFile(fileobj=raw) if packed else raw)  # type: ignore[arg-type]
+            yield from parts(gzip.GzipFile(fileobj=raw) if packed else raw)  # type: ignore[arg-type]
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}: the gzip file is cut short or damaged: {error}") from error
 

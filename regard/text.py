@@ -229,9 +229,7 @@ class Subwords:
         )
 
     def _checked(self, line: str) -> str:
-        if not isinstance(line, str):
-            raise TypeError(f"expected a line of text, got {type(line).__name__}")
-        _refuse_surrogates(line)
+        checked(line)
         return _lower(line) if self.lowercase else line
 
     def _located(self, line: str, text: str, ids: list[int]) -> Encoded:
@@ -257,7 +255,7 @@ class Subwords:
         char_of = [-1, *(origin[i] for i, char in enumerate(text) for _ in char.encode())]
         pieces = self._tokenizer.pre_tokenizer.pre_tokenize_str(_PREFIX + text) if text else []
         piece_of = [k for k, (piece, _) in enumerate(pieces) for _ in piece]  # a byte is written as one character
-        words = [*_words(line), -1]  # its last entry, −1, is also the prefix's
+        words = [*word_numbers(line), -1]  # its last entry, −1, is also the prefix's
         word_of = [words[char] for char in char_of]
         for byte in reversed(range(len(piece_of) - 1)):
             if word_of[byte] < 0 and piece_of[byte] == piece_of[byte + 1]:
@@ -337,6 +335,14 @@ def _byte_chars() -> dict[int, str]:
     return {byte: chr(byte) for byte in shown} | {byte: chr(0x100 + i) for i, byte in enumerate(rest)}
 
 
+def checked(line: str) -> str:
+    """The line, if it is text."""
+    if not isinstance(line, str):
+        raise TypeError(f"expected a line of text, got {type(line).__name__}")
+    _refuse_surrogates(line)
+    return line
+
+
 def _refuse_surrogates(line: str) -> None:
     try:
         line.encode()
@@ -352,7 +358,7 @@ def _lower(line: str) -> str:
     return "".join([char.lower() for char in line])
 
 
-def _words(line: str) -> list[int]:
+def word_numbers(line: str) -> list[int]:
     """For each character, the number of the word it is in, −1 for white space; words as ``line.split()`` has them."""
     words, number, inside = [], -1, False
     for char in line:

@@ -306,9 +306,10 @@ def load(
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
     path = find(name)
+    refuse_other_tasks(path, "translation")
     if engine == "ctranslate2":
         return _load_ctranslate2(path, device, int8)
-    place = _device("cpu" if int8 and device is None else device)
+    place = device_of("cpu" if int8 and device is None else device)
     if int8 and place.type != "cpu":
         raise ValueError(f"int8 is for a CPU, got device {place}")
     from regard.folder import open as open_folder  # after the checks: a wrong name is quick to be told
@@ -351,7 +352,21 @@ def find(name: str | os.PathLike[str]) -> Path:
     raise FileNotFoundError(f"{name}: there is no such model folder ({known}); train one with `regard train`")
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def task_of(path: Path) -> str:
+    """What a model folder is for."""
+    from regard.folder import read_config
+
+    return str(read_config(path).get("task", "translation"))
+
+
+def refuse_other_tasks(path: Path, task: str) -> None:
+    """A folder of another task is told by name, and not by what is missing from it."""
+    if (found := task_of(path)) != task:
+        raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; regard.load opens any of them")
+
+
+def device_of(device: str | torch.device | None) -> torch.device:
+    """The device of this name, by default the GPU if there is one."""
     there = torch.cuda.is_available()
     try:
         place = torch.device(device or ("cuda" if there else "cpu"))

@@ -67,6 +67,8 @@ SCORES = {
     "additive_shared": lambda s: Additive(s.dim, s.dim, 3),
     "general": lambda s: General(s.dim, s.dim, **s.sets),
     "general_shared": lambda s: General(s.dim, s.dim, scale=0.3),
+    "general_diagonal": lambda s: General(s.dim, s.dim, **s.sets, scale=0.4, diagonal=True),
+    "trilinear": lambda s: General(s.dim, s.dim, diagonal=True) + Key(s.dim),
     "bilinear": lambda s: Bilinear(s.dim, s.dim, 3, **s.sets),
     "bilinear_one": lambda s: Bilinear(s.dim, s.dim, 2, scale=0.5),
     "bilinear_shared": lambda s: Bilinear(s.dim, s.dim, 3, shared=True, **s.sets),

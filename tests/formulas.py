@@ -78,6 +78,8 @@ def additive(score, x):
 
 def general(score, x):
     W = own(score.W, x.h, 2)
+    if score.diagonal:
+        W = np.diag(W[0])
     return x.table(lambda i, j: score.scale * (x.q[i] @ W @ x.k[j]))
 
 

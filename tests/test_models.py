@@ -17,7 +17,19 @@ from regard.nn import Cache, DecoderLayer, Int8Linear, to_int8
 V = 20
 MIX = [[2, "dot"], [2, {"kind": "additive", "hidden_dim": 5}]]
 POSITIONED_MIX = [[2, "rotary"], [2, {"kind": "relative", "max_distance": 2, "values": True}]]
-SCORES = ["dot", "additive", "general", "bilinear", "location", "relative", "rotary", "alibi", "t5", "cosine"]
+SCORES = [
+    "dot",
+    "additive",
+    "general",
+    "trilinear",
+    "bilinear",
+    "location",
+    "relative",
+    "rotary",
+    "alibi",
+    "t5",
+    "cosine",
+]
 SPECS = [*SCORES, MIX, POSITIONED_MIX]
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [8, 9, 2, 0, 0], [3, 2, 0, 0, 0]])
 TARGET = torch.tensor([[1, 4, 5, 6, 7, 9], [1, 11, 3, 19, 3, 3], [1, 5, 12, 5, 5, 8]])

@@ -239,3 +239,26 @@ def test_softcap_of_a_bias_tensor_leaves_the_bias_uncapped():
     made = Softcap(score("dot", Sizes()), 0.5) + Bias(torch.full((1, 7), 9.0))
     e = regard.steps(q, k, v, score=made).scaled
     assert e.min() >= 8.5 and e.max() <= 9.5
+
+
+def test_trilinear_is_a_diagonal_general_and_a_key():
+    """BiDAF's w·[q; k; q∘k] gives the same weights, and the same gradients, without the query's own part."""
+    torch.manual_seed(4)
+    q, k, v = (torch.randn(2, 3, n, 6, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7))
+    w = torch.randn(3, 6, dtype=torch.float64)
+    pair = regard.score.General(6, 6, diagonal=True).double()
+    key = regard.score.Key(6).double()
+    with torch.no_grad():
+        key.w.copy_(w[1:2])
+        pair.W.copy_(w[2:3])
+    left, right = torch.broadcast_tensors(q[..., :, None, :], k[..., None, :, :])
+    trilinear = torch.cat((left, right, left * right), -1) @ w.flatten()
+    expected = trilinear.softmax(-1) @ v
+    got = regard.attend(q, k, v, score=pair + key)
+    assert (got - expected).abs().max() < 1e-12
+    up = torch.randn_like(expected)
+    for a, b in zip(torch.autograd.grad(got, (q, k, v), up), torch.autograd.grad(expected, (q, k, v), up), strict=True):
+        assert (a - b).abs().max() < 1e-12
+    assert (pair(q, k) + key(q, k) - trilinear).abs().max() > 0.1  # what the softmax cancels is there
+    with pytest.raises(ValueError, match="diagonal=True needs equal dims, got query_dim=4, key_dim=5"):
+        regard.score.General(4, 5, diagonal=True)

@@ -155,7 +155,7 @@ def _our_config(theirs: Any, tied: str, bias: bool) -> TransformerConfig:
 
 def _refuse(c: TransformerConfig) -> None:
     """Says what Marian does not have."""
-    for name, expected in (("norm", "post"), ("positions", "sinusoidal")):
+    for name, expected in (("norm", "post"), ("positions", "sinusoidal"), ("norm_eps", 1e-5)):
         if getattr(c, name) != expected:
             raise ValueError(f"a Marian model cannot have {name} = {getattr(c, name)!r}: expected {expected!r}")
     if c.activation not in ACTIVATIONS:

@@ -18,6 +18,7 @@ from regard.score import (
     Cosine,
     Dot,
     General,
+    Key,
     Location,
     PerHead,
     Relative,
@@ -64,7 +65,16 @@ def _additive(
 
 
 def _general(at: Place, *, per_head: bool = True, scale: float = 1.0) -> Score:
-    return General(at.head_dim, at.head_dim, scale=scale, **at.sets(per_head))
+    heads, kv_heads = (at.heads, at.kv_heads) if per_head else (None, None)
+    return General(at.head_dim, at.head_dim, heads=heads, kv_heads=kv_heads, scale=scale)
+
+
+def _trilinear(at: Place, *, per_head: bool = True) -> Score:
+    """BiDAF's, without the part that a softmax over keys cancels."""
+    heads, kv_heads = (at.heads, at.kv_heads) if per_head else (None, None)
+    scale = at.head_dim**-0.5
+    pair = General(at.head_dim, at.head_dim, heads=heads, kv_heads=kv_heads, scale=scale, diagonal=True)
+    return pair + Key(at.head_dim, heads=heads, kv_heads=kv_heads)
 
 
 def _bilinear(
@@ -103,6 +113,7 @@ KINDS: dict[str, Callable[..., Score]] = {
     "dot": _dot,
     "additive": _additive,
     "general": _general,
+    "trilinear": _trilinear,
     "bilinear": _bilinear,
     "location": _location,
     "relative": _relative,

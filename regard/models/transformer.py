@@ -41,10 +41,12 @@ class TransformerConfig(Config):
     """What a Transformer is made of; plain values only.
 
     A model without encoder layers is decoder-only, one without decoder layers encoder-only. ``self_score``,
-    ``decoder_score`` (None: the same) and ``cross_score`` are a kind ("dot", "additive", "general", "bilinear",
-    "location", "relative", "rotary", "alibi", "t5", "cosine"), a table ``{kind = "additive", hidden_dim = 32}``, or
-    groups of heads ``[[4, "dot"], [4, "additive"]]``. ``max_length`` is for learned positions. ``output_bias`` adds a
-    number per symbol to the logits, as Marian's models have it; ``regard train`` does without.
+    ``decoder_score`` (None: the same) and ``cross_score`` are a kind ("dot", "additive", "general", "trilinear",
+    "bilinear", "location", "relative", "rotary", "alibi", "t5", "cosine"), a table
+    ``{kind = "additive", hidden_dim = 32}``, or groups of heads ``[[4, "dot"], [4, "additive"]]``. ``max_length`` is
+    for learned positions. ``output_bias`` adds a number per symbol to the logits, as Marian's models have it;
+    ``regard train`` does without. For encoders alone, as BERT has them: ``segments`` kinds of token, each with a vector
+    of its own that is added, and ``embedding_norm``, a norm of the sum. ``norm_eps`` is what norms add to a variance.
     """
 
     dim: int = 512
@@ -63,6 +65,9 @@ class TransformerConfig(Config):
     positions: str = "sinusoidal"
     max_length: int | None = None
     output_bias: bool = False
+    segments: int = 0
+    embedding_norm: bool = False
+    norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,11 +79,14 @@ class TransformerConfig(Config):
         self.one_of("norm", ("pre", "post"))
         self.one_of("activation", tuple(ACTIVATIONS))
         self.one_of("positions", ("sinusoidal", "learned", "none"))
-        self.share("attention_dropout", "activation_dropout")
+        self.share("attention_dropout", "activation_dropout", "norm_eps")
+        self.whole("segments", 0)
         if self.dim % self.heads:
             raise ValueError(f"TransformerConfig: dim must be a multiple of heads, got {self.dim} and {self.heads}")
         if self.positions == "learned" and self.max_length is None:
             raise ValueError('TransformerConfig: positions = "learned" needs max_length')
+        if self.decoder_layers and (self.segments or self.embedding_norm):
+            raise ValueError("TransformerConfig: segments and embedding_norm are for models with decoder_layers = 0")
 
     def place(self, causal: bool = False) -> Place:
         return Place(self.heads, self.kv_heads or self.heads, self.dim // self.heads, self.dim, causal)
@@ -95,6 +103,7 @@ class TransformerConfig(Config):
             "activation": activation,
             "gated": gated,
             "norm_first": self.norm == "pre",
+            "norm_eps": self.norm_eps,
         }
 
 
@@ -157,13 +166,15 @@ class Transformer(nn.Module):
         self.output_bias = nn.Parameter(torch.zeros(c.vocab_size)) if c.output_bias else None
         self.positions = self._make_positions()
         self.source_positions = self._make_positions() if both and c.positions == "learned" else None
+        self.segments = nn.Embedding(c.segments, c.dim) if c.segments else None
+        self.embedding_norm = nn.LayerNorm(c.dim, c.norm_eps) if c.embedding_norm else nn.Identity()
         self.head: nn.Module | None = None  # takes the softmax matrix's place in an 8-bit copy
         self.dropout = nn.Dropout(c.dropout)
         self.encoder = nn.ModuleList(self._encoder_layer(c.self_score) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(c.decoder_layers))
         last = c.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(c.dim) if last and c.encoder_layers else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(c.dim) if last and c.decoder_layers else nn.Identity()
+        self.encoder_norm = nn.LayerNorm(c.dim, c.norm_eps) if last and c.encoder_layers else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(c.dim, c.norm_eps) if last and c.decoder_layers else nn.Identity()
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 module.trusted = True  # padding has an embedding like any other
@@ -200,6 +211,8 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)
         if self.output is not None:
             nn.init.normal_(self.output.weight, std=self.config.dim**-0.5)
+        if self.segments is not None:
+            nn.init.normal_(self.segments.weight, std=0.02)
 
     # --- the whole at once ---
 
@@ -271,8 +284,9 @@ class Transformer(nn.Module):
         lengths: Tensor | None = None,
         mask: Mask | Tensor | None = None,
         positions: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> Memory:
-        """[N, S] token numbers → a memory to decode from."""
+        """[N, S] token numbers → a memory to decode from; ``segments`` [N, S] are 0 if the model has some."""
         if not self.encoder:
             raise ValueError("a decoder-only model has no source: pass None, or Memory.nothing(N) to decode")
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
@@ -284,7 +298,7 @@ class Transformer(nn.Module):
         else:
             seen, lengths = as_mask(mask) & Lengths(lengths), None
         places = self.positions if self.source_positions is None else self.source_positions
-        x = self._embed(embedding, places, source, 0, positions)
+        x = self._embed(embedding, places, source, 0, positions, segments)
         for layer in self.encoder:
             x = layer(x, mask=seen)
         return Memory(self.encoder_norm(x), lengths, seen)
@@ -300,7 +314,7 @@ class Transformer(nn.Module):
         attention: bool | Tensor = False,
     ) -> Any:
         """Features [N, T, E] of a given target, all positions at once; see :meth:`features`."""
-        x = self._embed(self.embedding, self.positions, target_in, 0, positions)
+        x = self._embed_target(target_in, 0, positions, memory)
         if memory.states is None:
             return self._decode_alone(x, mask, attention)
         if cross_mask is None and memory.lengths is None:
@@ -336,12 +350,21 @@ class Transformer(nn.Module):
         tokens: Tensor,
         offset: int,
         positions: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> Tensor:
         x: Tensor = embedding(tokens)
         if places is not None:
             x = places(x, offset, positions=positions)
-        out: Tensor = self.dropout(x)
+        if self.segments is not None:
+            x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
+        elif segments is not None:
+            raise ValueError("this model knows no segments: TransformerConfig(segments=2) makes one that does")
+        out: Tensor = self.dropout(self.embedding_norm(x))
         return out
+
+    def _embed_target(self, tokens: Tensor, offset: int, positions: Tensor | None, of: Memory | Any) -> Tensor:
+        """What the decoder reads; ``of``, the memory or the state, is for models whose decoder is told more."""
+        return self._embed(self.embedding, self.positions, tokens, offset, positions)
 
     # --- step by step ---
 
@@ -369,9 +392,17 @@ class Transformer(nn.Module):
 
         With ``attention`` also the cross-attention weights of this step, [R, layers, heads, S].
         """
+        features, shown = self._advance(tokens, state, attention)
+        logits = self.logits(features)
+        return (logits, state, shown) if attention else (logits, state)
+
+    def _advance(
+        self, tokens: Tensor, state: TransformerState, attention: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """The states before the softmax, [R, E], of one step, and cross-attention weights if asked."""
         if attention and not state.known:
             self._check_alone(attention)
-        x = self._embed(self.embedding, self.positions, tokens[:, None], state.length)
+        x = self._embed_target(tokens[:, None], state.length, None, state)
         shown = []
         for i, (layer, cache) in enumerate(zip(self.decoder, state.caches, strict=True)):
             if not state.known:
@@ -382,7 +413,4 @@ class Transformer(nn.Module):
                 x, weights = x
                 shown.append(weights[:, :, 0])
         state.length += 1
-        logits = self.logits(self.decoder_norm(x)[:, 0])
-        if not attention:
-            return logits, state
-        return logits, state, torch.stack(shown, 1)
+        return self.decoder_norm(x)[:, 0], torch.stack(shown, 1) if attention else None

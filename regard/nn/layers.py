@@ -98,7 +98,7 @@ class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each with a residual and a norm before (``norm_first``) or after.
 
     ``activation_dropout`` inside the feed-forward is ``dropout`` unless set; ``gated`` multiplies its activation by a
-    second projection.
+    second projection. ``norm_eps`` is what norms add to a variance.
     """
 
     def __init__(
@@ -115,13 +115,14 @@ class EncoderLayer(nn.Module):
         activation: Callable[[Tensor], Tensor] = torch.relu,
         gated: bool = False,
         norm_first: bool = True,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
         self.norm_first = norm_first
         self.attention = MultiHeadAttention(dim, heads, score=score, kv_heads=kv_heads, dropout=attention_dropout)
         inside = dropout if activation_dropout is None else activation_dropout
         self.feed_forward = FeedForward(dim, hidden or 4 * dim, activation=activation, gated=gated, dropout=inside)
-        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim, norm_eps), nn.LayerNorm(dim, norm_eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -163,6 +164,7 @@ class DecoderLayer(EncoderLayer):
         activation: Callable[[Tensor], Tensor] = torch.relu,
         gated: bool = False,
         norm_first: bool = True,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(
             dim,
@@ -176,11 +178,12 @@ class DecoderLayer(EncoderLayer):
             activation=activation,
             gated=gated,
             norm_first=norm_first,
+            norm_eps=norm_eps,
         )
         self.cross_attention = MultiHeadAttention(
             dim, heads, score=cross_score, kv_heads=kv_heads, dropout=attention_dropout
         )
-        self.cross_norm = nn.LayerNorm(dim)
+        self.cross_norm = nn.LayerNorm(dim, norm_eps)
 
     def forward(  # type: ignore[override]
         self,

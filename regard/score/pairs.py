@@ -122,35 +122,61 @@ class Additive(Score):
 
 
 class General(Score):
-    """e_ij = q_iᵀ W k_j (Luong et al. 2015, https://arxiv.org/abs/1508.04025), W uniform in ±0.1 as there."""
+    """e_ij = q_iᵀ W k_j (Luong et al. 2015, https://arxiv.org/abs/1508.04025), W uniform in ±0.1 as there.
+
+    With ``diagonal``, W is a diagonal matrix, e_ij = w·(q_i∘k_j) (one number per dim, started at 1: a dot product).
+    BiDAF's trilinear score (Seo et al. 2017, https://arxiv.org/abs/1611.01603) w·[q; k; q∘k] is such a General and a
+    :class:`Key`; its third part, the query's own w·q_i, is the same for all keys, and a softmax over keys cancels it.
+
+    >>> q, k = torch.randn(2, 1, 3, 4)
+    >>> score = General(4, 4, diagonal=True)
+    >>> torch.allclose(score(q, k), q @ k.mT)
+    True
+    """
 
     positional = False
     dot_shaped = pair_shaped = True
 
     def __init__(
-        self, query_dim: int, key_dim: int, *, heads: int | None = None, kv_heads: int | None = None, scale: float = 1.0
+        self,
+        query_dim: int,
+        key_dim: int,
+        *,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        scale: float = 1.0,
+        diagonal: bool = False,
     ) -> None:
         super().__init__()
         query_dim, key_dim = check_positive("General", query_dim=query_dim, key_dim=key_dim)
+        if diagonal and query_dim != key_dim:
+            raise ValueError(f"General: diagonal=True needs equal dims, got query_dim={query_dim}, key_dim={key_dim}")
         sets, _ = parameter_sets("General", heads, kv_heads)
-        self.scale = check_finite("General", "scale", scale)
-        self.W = nn.Parameter(torch.empty(*sets, query_dim, key_dim))
+        self.scale, self.diagonal = check_finite("General", "scale", scale), diagonal
+        self.W = nn.Parameter(torch.empty(*sets, 1 if diagonal else query_dim, key_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.uniform_(self.W, -0.1, 0.1)
+        if self.diagonal:
+            nn.init.ones_(self.W)
+        else:
+            nn.init.uniform_(self.W, -0.1, 0.1)
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return q @ self.W.to(q.dtype) @ grouped(k, q).mT * self.scale
+        return self._weighted(q) @ grouped(k, q).mT * self.scale
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        return Queries((DotTerm(q @ self.W.to(q.dtype), self.scale),))
+        return Queries((DotTerm(self._weighted(q), self.scale),))
+
+    def _weighted(self, q: Tensor) -> Tensor:
+        W = self.W.to(q.dtype)
+        return q * W if self.diagonal else q @ W
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys((k,))
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
-        check_fit("General", "query", self.W.mT, heads, query_dim)
+        check_fit("General", "query", self.W if self.diagonal else self.W.mT, heads, query_dim)
         if key_dim is not None and key_dim != self.W.shape[-1]:
             raise ValueError(f"General was made for key_dim={self.W.shape[-1]}, got keys with {key_dim} dims")
 

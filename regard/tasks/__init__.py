@@ -1,1 +1,48 @@
-"""Tasks: data, loss, metric and defaults, brought together for :func:`regard.train.fit`."""
+"""Tasks: data, loss, metric and defaults, brought together for :func:`regard.train.fit`.
+
+A task is one file here and one line of ``TASKS``. Its file has ``WORK``, a :class:`regard.tasks._run.Work`, and
+``main``, the command; nothing of it is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from regard.tasks._run import Work
+
+
+class Entry(NamedTuple):
+    """Where a task is trained, and where ``load`` is that opens a folder of it."""
+
+    trains: str
+    loads: str
+
+
+TASKS: dict[str, Entry] = {
+    "translation": Entry("regard.tasks.translation", "regard.translator"),
+    "summarization": Entry("regard.tasks.summarization", "regard.summarizer"),
+    "qa": Entry("regard.tasks.qa", "regard.answerer"),
+}
+
+
+def work(name: str) -> Work[Any]:
+    """The task of this name."""
+    found: Work[Any] = importlib.import_module(entry(name).trains).WORK
+    return found
+
+
+def entry(name: str) -> Entry:
+    """Where the task of this name is."""
+    if name not in TASKS:
+        raise ValueError(f"task: expected one of {', '.join(TASKS)}, got {name!r}")
+    return TASKS[name]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``regard train``: the command of the task that ``--task`` names, translation where it is not given."""
+    from regard.tasks._command import named, run
+
+    return run(named(argv), argv)

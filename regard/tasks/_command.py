@@ -1,0 +1,134 @@
+"""The command that trains: settings from flags and a TOML file, whatever the task."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from regard.store import parse_value, read_toml
+from regard.tasks import TASKS, work
+from regard.tasks._run import Work, train
+from regard.train import Diverged
+
+NOTES = """
+What is not given is fitted to the size of the corpus; model/config.toml tells what was chosen. Started again after it
+was killed, the same command goes on where the last checkpoint stands. --config and --set take every setting, by the
+names of config.toml."""
+
+# The settings that are asked for most, as flags: table, key, type or choices, help.
+FLAGS: tuple[tuple[str, str, Any, str], ...] = (
+    ("subwords", "vocab_size", int, "subwords to learn, both sides together"),
+    ("model", "kind", (), "what to train"),
+    ("model", "dim", int, "width"),
+    ("model", "ffn_dim", int, "width of the feed-forward layers (transformer)"),
+    ("model", "heads", int, "attention heads"),
+    ("model", "encoder_layers", int, "layers that read"),
+    ("model", "decoder_layers", int, "layers that write"),
+    ("model", "dropout", float, "share of units left out"),
+    ("training", "updates", int, "steps of the optimizer"),
+    ("training", "tokens", int, "subwords of an update, both sides"),
+    ("training", "lr", float, "highest learning rate"),
+    ("training", "warmup", int, "updates until it is reached"),
+    ("training", "schedule", ("inverse_sqrt", "cosine"), "how it falls"),
+    ("training", "smoothing", float, "label smoothing"),
+    ("training", "rdrop", float, "weight of R-Drop"),
+    ("training", "patience", int, "validations without progress before it stops"),
+    ("training", "seed", int, "the same seed trains the same model"),
+    ("training", "device", str, "auto, cpu or cuda"),
+    ("training", "precision", ("auto", "bfloat16", "float32"), "auto is bfloat16 on a GPU"),
+    ("training", "parallel", ("ddp", "fsdp"), "how several processes share the work"),
+)
+
+
+def flags(of: Work[Any]) -> tuple[tuple[str, str, Any, str], ...]:
+    """Those that the settings of this task know."""
+    known = of.settings.keys()
+    kinds = {("model", "kind"): of.settings.kinds}
+    return tuple((t, key, kinds.get((t, key), kind), about) for t, key, kind, about in FLAGS if key in known[t])
+
+
+def named(argv: Sequence[str] | None) -> Work[Any]:
+    """The task that ``--task`` names; what is no task is told as argparse tells it."""
+    parser = argparse.ArgumentParser(prog="regard train", add_help=False, allow_abbrev=False)
+    parser.add_argument("--task", default="translation", choices=tuple(TASKS))
+    return work(parser.parse_known_args(argv)[0].task)
+
+
+def parse(of: Work[Any], argv: Sequence[str] | None = None) -> tuple[Any, argparse.Namespace]:
+    """Settings of a command line: --config first, then what is given beside it."""
+    parser, own = _parser(of), flags(of)
+    options = parser.parse_args(argv)
+    if options.task != of.name:
+        parser.error(f"this is the command of {of.name}; write `regard train --task {options.task} …`")
+    tables: dict[str, Any] = read_toml(options.config) if options.config else {}
+    given = [("data", name, getattr(options, name)) for name, _ in of.files]
+    given += [(table, key, getattr(options, key)) for table, key, *_ in own]
+    kind = getattr(options, "kind", None) or tables.get("model", {}).get("kind", of.settings.kinds[0])
+    given.append(("model", of.scores[kind], options.score))
+    for table, key, value in given:
+        if value is not None:
+            tables[table] = {**tables.get(table, {}), key: value}
+    for assignment in options.set:
+        _assign(tables, assignment)
+    return of.settings.from_tables(tables), options
+
+
+def _parser(of: Work[Any]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="regard train",
+        description=of.about,
+        epilog=f"examples:\n{of.examples.rstrip()}\n{NOTES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--task", default=of.name, choices=tuple(TASKS), help="what is learned; each has its own --help"
+    )
+    for name, about in of.files:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", help=about)
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="the model folder to make")
+    parser.add_argument("--config", metavar="FILE.toml", help="settings: [data], [subwords], [model], [training]")
+    parser.add_argument("--store", default="float32", choices=("float32", "float16", "int8"), help="weights as stored")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="leave them in the folder")
+    fitted = parser.add_argument_group("settings, fitted to the corpus unless given")
+    for _, key, kind, about in flags(of):
+        how = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": kind.__name__.upper()}
+        fitted.add_argument(f"--{key.replace('_', '-')}", help=about, **how)
+    fitted.add_argument("--score", metavar="KIND", help=f"{of.score_help}: dot, additive, general, …")
+    fitted.add_argument(
+        "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any other: training.clip=0.5; repeatable"
+    )
+    return parser
+
+
+def _assign(tables: dict[str, Any], assignment: str) -> None:
+    """training.lr=1e-3 as in TOML; what is no TOML value is a string."""
+    name, sign, value = assignment.partition("=")
+    table, dot, key = name.strip().partition(".")
+    if not (sign and dot and key):
+        raise ValueError(f"--set: expected TABLE.KEY=VALUE, got {assignment!r}")
+    tables[table] = {**tables.get(table, {}), key: parse_value(value)}
+
+
+def run(of: Work[Any], argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 0, 2 for bad input or an unwritable folder, 1 if training diverged."""
+    try:
+        settings, options = parse(of, argv)
+        train(of, settings, options.out, store=options.store, keep_checkpoints=options.keep_checkpoints)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"error: {_message(error)}", file=sys.stderr)  # noqa: T201
+        return 2
+    except Diverged as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)  # noqa: T201
+        return 130
+    return 0
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

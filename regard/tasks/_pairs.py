@@ -1,0 +1,195 @@
+"""What tasks that turn one text into another share: pairs of texts in, batches of subwords out, validation by loss."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.data import Batch, Corpus, Limits, batches, texts
+from regard.decode import greedy
+from regard.tasks._run import Work
+from regard.tasks._settings import Fitted, Settings, survey
+from regard.text import EOS, PAD, Subwords
+from regard.train import Position, Progress, Ranks, Step
+
+S = TypeVar("S", bound=Settings)
+
+
+class PairWork(Work[S]):
+    """A task whose data are pairs of texts and whose subwords are learned on both sides together."""
+
+    def survey(self, settings: S) -> dict[str, Any]:
+        data = settings.data
+        readers, valid = data.training(), data.validation()
+        pairs, text = survey(readers, data.bad)
+        if not pairs:
+            raise ValueError(f"the corpus is empty: no pairs in {', '.join(r.name for r in readers)}")
+        valid_pairs, valid_text = survey(valid, data.bad)
+        if valid and not valid_pairs:
+            raise ValueError(f"the validation set is empty: no pairs in {', '.join(r.name for r in valid)}")
+        return {"pairs": pairs, "valid_pairs": valid_pairs, "fingerprint": f"{text[:16]}-{valid_text[:16]}"}
+
+    def learn(self, fitted: Fitted, report: Progress) -> Subwords:
+        cutting = fitted.cutting
+        if cutting.path is not None:
+            return Subwords.load(cutting.path)
+        report.say(f"learning {cutting.vocab_size:,} subwords")
+        lines = texts(fitted.data.training(), bad=fitted.data.bad)
+        return Subwords.learn([lines], cutting.vocab_size, lowercase=cutting.lowercase)
+
+    def corpora(self, fitted: Fitted, subwords: Subwords, report: Progress) -> tuple[Corpus, Corpus | None]:
+        """The pairs to train on, and to validate on, in subwords."""
+        data = fitted.data
+        options: dict[str, Any] = {"bad": data.bad, "cache": data.cache}
+        limits = Limits(max_tokens=data.max_tokens, max_ratio=data.max_ratio)
+        corpus = Corpus.build(data.training(), subwords, limits=limits, **options)
+        readers, limits = data.validation(), Limits(max_tokens=data.max_tokens)
+        valid = Corpus.build(readers, subwords, limits=limits, **options) if readers else None
+        for part in corpus.reports + (valid.reports if valid else []):
+            report.say(str(part))
+        return corpus, valid
+
+
+class PairTask(ABC):
+    """The task, as :func:`regard.train.fit` wants it: a subclass has the objective, and what else it measures."""
+
+    sums: Sequence[str]
+    objective: nn.Module
+    alike = False  # is a word cut the same way in all of a pair, under BPE-dropout?
+
+    def __init__(
+        self, model: Any, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device
+    ) -> None:  # fmt: skip
+        self.model, self.corpus, self.valid, self.device = model, corpus, valid, device
+        self.settings, self.cutting = fitted.training, fitted.cutting
+        self.dtype = torch.bfloat16 if half(self.settings.precision, device) else None
+        layers = [getattr(model, name) for name in ("encoder", "decoder")] if hasattr(model, "decoder_norm") else []
+        self.blocks = [block for part in layers for block in part]
+        self.static = bool(layers)  # the recurrent model waits for lengths
+
+    @abstractmethod
+    def plain(self, model: Any) -> nn.Module:
+        """The objective of this model without regularisation; the second of its sums is Σ −log p."""
+
+    def measures(self, model: Any) -> dict[str, float]:
+        """What else validation tells."""
+        return {}
+
+    def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
+        s = self.settings
+        on_gpu = ranks.device.type == "cuda"
+        room = s.tokens // s.accumulate
+        while True:
+            plain = position.begun / s.accumulate >= (1 - self.cutting.plain) * s.updates
+            epoch = batches(
+                self.corpus,
+                tokens=room,
+                seed=s.seed,
+                epoch=position.epoch,
+                dropout=0.0 if plain else self.cutting.dropout,
+                alike=self.alike,
+                rank=ranks.rank,
+                world=ranks.world,
+                multiple=s.multiple,
+            )
+            for k in range(position.batch, len(epoch)):
+                position = position.after()
+                some = tensors(epoch[k])
+                if on_gpu:
+                    full = room // ((some[0].shape[1] + some[2].shape[1]) * ranks.world)
+                    some = [t.pin_memory() for t in filled(some, full)]
+                yield Step(some, epoch[k].tokens, position)
+            position = position.next_epoch()
+
+    def validate(self, model: Any) -> dict[str, float]:
+        if self.valid is None:
+            return {}
+        objective = self.plain(model)
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                loss = self._valid_loss(objective)
+                return {"valid_loss": loss, "perplexity": math.exp(min(loss, 50.0)), **self.measures(model)}
+        finally:
+            model.train(training)
+
+    def _valid_loss(self, objective: nn.Module) -> float:
+        assert self.valid is not None
+        total, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for batch in batches(self.valid, tokens=self.settings.tokens, shuffle=False, multiple=self.settings.multiple):
+            total += objective(*(t.to(self.device) for t in tensors(batch)))[1]
+            tokens += batch.tokens
+        return float(total) / tokens
+
+    def decoded(self, model: Any, count: int) -> tuple[list[str], list[str]]:
+        """What the model makes of at most so many validation sources, greedily, and what was wanted."""
+        assert self.valid is not None
+        wanted = min(len(self.valid), count)
+        rows = np.unique(np.linspace(0, len(self.valid) - 1, wanted).astype(np.int64))
+        found = {int(row): "" for row in rows}
+        for batch in batches(self.valid, tokens=self.settings.tokens, shuffle=False):
+            some = [i for i, row in enumerate(batch.rows.tolist()) if row in found]
+            if not some:
+                continue
+            memory = model.encode(
+                batch.source[some].to(self.device), lengths=batch.source_lengths[some].to(self.device)
+            )
+            for i, hypothesis in zip(some, greedy(model, memory), strict=True):
+                found[int(batch.rows[i])] = self.valid.subwords.decode(hypothesis.tokens.tolist())
+        return [found[int(row)] for row in rows], [self.valid.text(int(row))[1] for row in rows]
+
+
+def measured(wanted: bool, package: str, valid: Corpus | None, report: Progress) -> bool:
+    """Is there something to measure on, and with?"""
+    if valid is None:
+        report.say("no validation data: training neither validates nor stops early")
+        return False
+    if not wanted:
+        return False
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
+        report.say(f"{package} is not installed: validation is by loss alone")
+        return False
+    return True
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
+
+
+def half(precision: str, device: torch.device) -> bool:
+    return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+
+
+def without_padding(rows: Tensor, targets: Tensor, passes: int) -> tuple[Tensor, Tensor]:
+    """Features [passes · M, E] and targets [M], but for those of padding."""
+    kept = (targets != PAD).nonzero().flatten()
+    if len(kept) == len(targets):
+        return rows, targets
+    return rows.unflatten(0, (passes, len(targets))).index_select(1, kept).flatten(0, 1), targets[kept]
+
+
+def tensors(batch: Batch) -> list[Tensor]:
+    """What an objective takes of a batch."""
+    return [batch.source, batch.source_lengths, batch.target_in, batch.target_out]
+
+
+def filled(tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
+    """Up to so many rows, with sentences of nothing but </s> that no loss counts: then few shapes occur."""
+    more = rows - len(tensors[0])
+    if more <= 0:
+        return list(tensors)
+    source, lengths, target_in, target_out = (torch.cat((t, t[:1].expand(more, *t.shape[1:]))) for t in tensors)
+    source[-more:], lengths[-more:], target_out[-more:] = PAD, 1, PAD
+    source[-more:, 0] = EOS
+    return [source, lengths, target_in, target_out]

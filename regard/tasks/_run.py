@@ -1,0 +1,170 @@
+"""From files to a model folder: what training is for every task. What differs, a ``Work`` tells.
+
+Started again after it was killed, a run goes on where its last checkpoint stands; under torchrun it is one of several.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from regard.folder import make_model, read_config, save, write_config
+from regard.tasks._card import model_card
+from regard.tasks._settings import Fitted, Settings, check_same
+from regard.text import Subwords
+from regard.train import Outcome, Progress, Ranks, Silent, Task, fit, progress
+
+S = TypeVar("S", bound=Settings)
+
+
+class Work(ABC, Generic[S]):
+    """What a task adds: its settings, its data, and what :func:`regard.train.fit` is to train.
+
+    ``train`` calls these in the order in which they stand here. A subclass names the task, and says for the command
+    what it is ``about``, which ``files`` of the table [data] are flags, and which setting of a kind of model is its
+    ``--score``.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    examples: ClassVar[str]
+    files: ClassVar[tuple[tuple[str, str], ...]]
+    settings: type[S]
+    scores: ClassVar[Mapping[str, str]] = {"transformer": "cross_score", "rnn": "score"}
+    score_help: ClassVar[str] = "the score of cross-attention"
+
+    @abstractmethod
+    def survey(self, settings: S) -> dict[str, Any]:
+        """Read all data once: ``pairs``, ``valid_pairs``, and a ``fingerprint`` of the text. What is bad is refused."""
+
+    def fitted(self, settings: S, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+        """All settings; ``kept`` are those of the run that is gone on with, if there is one."""
+        return Fitted.of(settings, pairs, on_gpu, kept)
+
+    @abstractmethod
+    def learn(self, fitted: Fitted, report: Progress) -> Any:
+        """The subwords, made anew, with a ``save(path)``; one process does it once."""
+
+    def read(self, path: Path) -> Any:
+        """The subwords that were saved."""
+        return Subwords.load(path)
+
+    def model(self, fitted: Fitted, subwords: Any) -> Any:
+        """The model with fresh weights, of a kind that :mod:`regard.folder` knows."""
+        return make_model({**fitted.model, "vocab_size": len(subwords)})
+
+    @abstractmethod
+    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Task:
+        """Data in numbers, objective and validation, for the loop."""
+
+    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
+        """README.md of the folder."""
+        return model_card(tables, outcome, **about)
+
+    def finished(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+        """config.toml of the folder, beside [model]."""
+        return {"task": self.name, **tables}
+
+
+def train(
+    work: Work[S],
+    settings: S,
+    out: str | Path,
+    *,
+    store: str = "float32",
+    keep_checkpoints: bool = False,
+    report: Progress | None = None,
+) -> Outcome | None:
+    """Trains, or goes on with, the model of ``out``; leaves a model folder there.
+
+    Args:
+        work: the task.
+        settings: the data, and whatever else is not to be fitted to its size.
+        out: a folder that is new, empty, or of this same run.
+        store: how weights are stored, see :func:`regard.folder.save`.
+        keep_checkpoints: leave them in the folder when all is done.
+        report: who is told how it goes; by default a live bar or lines on stderr.
+
+    Returns None if the folder already holds the finished model of this run.
+    """
+    folder = Path(out)
+    with Ranks.join(settings.training.get("device", "auto")) as ranks:
+        report = (progress() if report is None else report) if ranks.main else Silent()
+        kept = _kept(folder, work.name)
+        about = work.survey(settings)
+        fitted = work.fitted(settings, about["pairs"], ranks.device.type == "cuda", kept)
+        tables = fitted.tables()
+        tables["data"] |= about
+        if kept is not None:
+            check_same(kept, tables, folder)
+            if (folder / "model.safetensors").exists():
+                report.say(f"{folder} holds the finished model of this run: nothing to do")
+                return None
+        subwords = _subwords(work, fitted, folder, ranks, report, tables)
+        torch.manual_seed(fitted.training.seed)
+        model = work.model(fitted, subwords)
+        size = sum(p.numel() for p in model.parameters())
+        task = work.task(model, fitted, subwords, ranks, report)
+        report.say(f"{about['pairs']:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
+        begun = time.time()
+        outcome = fit(task, fitted.training, folder, ranks, report)
+        if ranks.main:
+            made = _made(work.model(fitted, subwords), outcome)
+            card = work.card(tables, outcome, size=size, store=store, device=_where(ranks), begun=begun)
+            save(folder, made, subwords, settings=work.finished(tables), card=card, store=store)
+            if not keep_checkpoints:
+                _forget(folder)
+            report.say(f"{folder} holds the model")
+        ranks.wait()
+        return outcome
+
+
+def _made(model: Any, outcome: Outcome) -> Any:
+    assert isinstance(model, nn.Module)
+    model.load_state_dict(outcome.weights)
+    return model
+
+
+def _kept(folder: Path, task: str) -> dict[str, Any] | None:
+    """The settings of the run in this folder; None for a new one. Folders of anything else are refused."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder}: expected a folder to write the model to, but it is a file")
+    if (folder / "config.toml").exists():
+        kept = read_config(folder)
+        if kept.get("task") != task:
+            raise ValueError(f"{folder} holds a model of task {kept.get('task')!r}; choose another folder")
+        return kept
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty and holds no run of training; nothing in it was touched")
+    return None
+
+
+def _subwords(
+    work: Work[S], fitted: Fitted, folder: Path, ranks: Ranks, report: Progress, tables: Mapping[str, Any]
+) -> Any:
+    """Learned by rank 0 once, kept in the folder; config.toml is written first, to know the run by."""
+    path = folder / "tokenizer.json"
+    if ranks.main:
+        if not (folder / "config.toml").exists():
+            write_config(folder, work.finished(tables))
+        if not path.exists():
+            work.learn(fitted, report).save(path)
+    ranks.wait()
+    return work.read(path)
+
+
+def _where(ranks: Ranks) -> str:
+    name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else str(ranks.device)
+    return name if ranks.world == 1 else f"{ranks.world} × {name}"
+
+
+def _forget(folder: Path) -> None:
+    from regard.train.checkpoint import Checkpoints
+
+    Checkpoints(folder / "checkpoints", keep=1, average=1, say=lambda _: None).forget()

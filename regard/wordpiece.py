@@ -1,0 +1,142 @@
+"""WordPiece, the subwords of BERT (Wu et al. 2016, https://arxiv.org/abs/1609.08144), by the ``tokenizers`` library."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.text import Encoded, Subwords, checked, word_numbers, write_whole
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+
+
+class WordPiece:
+    """A vocabulary of word beginnings and ##continuations, as Hugging Face's tokenizer.json or a vocab.txt has it.
+
+    What ``encode`` gives is what ``BertTokenizerFast`` gives, without [CLS] and [SEP], with one difference: special
+    tokens are never made of text; in a line, "[SEP]" is just these five characters.
+
+    >>> words = WordPiece.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "##s", "!"])
+    >>> line = words.encode("The càts!")
+    >>> [words.token(i) for i in line.ids], line.offsets, line.words
+    (['the', 'cat', '##s', '!'], [(0, 3), (4, 7), (7, 8), (8, 9)], [0, 1, 1, 1])
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+        kind = json.loads(tokenizer.to_str())["model"].get("type")
+        if kind != "WordPiece":
+            raise ValueError(f"expected a WordPiece model, got {kind}")
+        known = tokenizer.get_vocab()
+        if missing := [name for name in (PAD, UNK, CLS, SEP) if name not in known]:
+            raise ValueError(f"expected the tokens {PAD} {UNK} {CLS} {SEP}; {', '.join(missing)} missing")
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id = (known[name] for name in (PAD, UNK, CLS, SEP))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> WordPiece:
+        """Of a tokenizer.json or a vocab.txt, or of a folder with one of them."""
+        path = Path(path)
+        if path.is_dir():
+            path = path / "tokenizer.json" if (path / "tokenizer.json").exists() else path / "vocab.txt"
+        if path.name == "vocab.txt":
+            lowercase = True
+            with contextlib.suppress(FileNotFoundError):
+                about = json.loads(path.with_name("tokenizer_config.json").read_text(encoding="utf-8"))
+                lowercase = about.get("do_lower_case", True)
+            return cls.of_vocabulary(path.read_text(encoding="utf-8").splitlines(), lowercase=lowercase)
+        try:
+            return cls.from_json(path.read_bytes().decode())
+        except ValueError as error:
+            raise ValueError(f"{path}: not a usable tokenizer.json: {error}") from error
+
+    @classmethod
+    def of_vocabulary(cls, names: Sequence[str], *, lowercase: bool = True) -> WordPiece:
+        """BERT's tokenizer with these tokens; token i is ``names[i]``."""
+        from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+        vocabulary = {name: i for i, name in enumerate(names)}
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=UNK))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        special = [name for name in (PAD, UNK, CLS, SEP, "[MASK]") if name in vocabulary]
+        tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+        return cls(tokenizer)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes tokenizer.json, all of it or nothing."""
+        write_whole(Path(path), self.to_json().encode())
+
+    def to_json(self) -> str:
+        return json.dumps(json.loads(self._tokenizer.to_str()), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> WordPiece:
+        from tokenizers import Tokenizer
+
+        try:
+            return cls(Tokenizer.from_str(text))
+        except ValueError:
+            raise
+        except Exception as error:  # the library raises Exception itself
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal subwords."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+
+    def __len__(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+    def token(self, id: int) -> str:
+        """A token as the vocabulary writes it."""
+        name = self._tokenizer.id_to_token(id)
+        if name is None:
+            raise ValueError(f"there are {len(self)} tokens, and none has the number {id}")
+        return name
+
+    def encode(self, line: str) -> Encoded:
+        """The subwords of a line; no [CLS] or [SEP] is added."""
+        return self.encode_batch([line])[0]
+
+    def encode_batch(self, lines: Sequence[str]) -> list[Encoded]:
+        """``encode`` for many lines."""
+        lines = [checked(line) for line in lines]
+        found = self._tokenizer.encode_batch(lines, add_special_tokens=False)
+        return [self._located(line, row) for line, row in zip(lines, found, strict=True)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of tokens, as far as they tell: case, accents and spaces may be lost."""
+        text: str = self._tokenizer.decode(list(ids))
+        return text
+
+    @staticmethod
+    def _located(line: str, row: Any) -> Encoded:
+        words = [*word_numbers(line), -1]
+        return Encoded(row.ids, row.offsets, [words[start] for start, _ in row.offsets], row.word_ids)
+
+
+Cutter = Subwords | WordPiece
+"""What cuts text into subwords and tells where they stand."""
+
+
+def load_subwords(path: str | os.PathLike[str]) -> Cutter:
+    """The subwords of a tokenizer.json, of either kind."""
+    path = Path(path)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        if json.loads(path.read_bytes())["model"]["type"] == "WordPiece":
+            return WordPiece.load(path)
+    return Subwords.load(path)
