@@ -125,7 +125,17 @@ def test_public_names():
         "Transformer",
         "TransformerConfig",
     ]
-    assert regard.decode.__all__ == ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
+    assert regard.decode.__all__ == [
+        "Hypothesis",
+        "Limits",
+        "Model",
+        "NoRepeat",
+        "State",
+        "beam",
+        "greedy",
+        "sample",
+        "score",
+    ]
 
 
 def test_public_names_of_the_text_half():
