@@ -1,5 +1,6 @@
 """The evidence is counted right: a head that always looks at the right place scores 1, one that looks anywhere ½."""
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -226,3 +227,202 @@ def test_gender_is_told_apart_from_what_is_right(schemas):
     assert found["female"]["right"]["rate"] == found["male"]["right"]["rate"] == 0.5
     assert found["male"]["right_if_participant"]["rate"] == 1.0 and found["male"]["right_if_occupation"]["rate"] == 0.0
     assert found["with_women"]["r"] == pytest.approx(1.0) and found["she_minus_he"] == pytest.approx(0.335)
+
+
+# --- bAbI ---
+
+STORY = """1 Mary moved to the bathroom.
+2 John went to the hallway.
+3 Where is Mary? \tbathroom\t1
+4 Mary took the milk.
+5 Mary went to the garden.
+6 Where is the milk? \tgarden\t4 5
+1 John is in the park.
+2 Bill left the park.
+3 Who left?\tBill\t2
+"""
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    import gzip
+
+    folder = tmp_path / "babi_en_10k"
+    folder.mkdir()
+    for part, text in (("train", STORY * 20), ("test", STORY)):
+        (folder / f"qa1_single-fact_{part}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (folder / "qa3_three-facts_test.txt").write_text(STORY)
+    return tmp_path
+
+
+@pytest.fixture
+def questions(corpora):
+    import stories
+
+    return stories.read(corpora / "babi_en_10k", 1, "test")
+
+
+def test_stories_are_read(questions, corpora):
+    import stories
+
+    assert [q.answer for q in questions] == ["bathroom", "garden", "bill"] and [q.story for q in questions] == [1, 1, 2]
+    milk = questions[1]
+    assert milk.support == (2, 3) and len(milk.facts) == 4 and milk.facts[2] == "mary took the milk."
+    assert [milk.text[a:b] for a, b in milk.spans] == [*milk.facts, "where is the milk?"]
+    left = milk.without({0, 2})
+    assert left.facts == (milk.facts[1], milk.facts[3]) and left.support == (1,)
+    with pytest.raises(FileNotFoundError, match=r"expected qa3_…_train\.txt"):
+        stories.read(corpora / "babi_en_10k", 3, "train")
+
+
+def test_no_story_is_in_training_and_in_validation(corpora, tmp_path, capsys):
+    import prepare
+    import stories
+
+    out = tmp_path / "out"
+    prepare.main([str(corpora), "--out", str(out), "--tasks", "1", "3"])
+    assert "task 3: no training file" in capsys.readouterr().out
+    import gzip
+
+    train, valid = (
+        gzip.decompress((out / f"{n}.tsv.gz").read_bytes()).decode().splitlines() for n in ("train", "valid")
+    )
+    assert len(train) == 54 and len(valid) == 6  # of 40 stories 4 are held out
+    assert train[0] == "mary moved to the bathroom. john went to the hallway. where is mary?\tbathroom"
+    kept, held = prepare.split(stories.read(corpora / "babi_en_10k", 1, "train"))
+    assert not {q.story for q in kept} & {q.story for q in held}
+
+
+def reader(uniform):
+    """A tiny untrained model; a uniform one has queries of nothing."""
+    import _babi
+
+    from regard.models import Transformer, TransformerConfig
+    from regard.text import Subwords
+
+    subwords = Subwords.learn([[STORY.lower()]], 300)
+    torch.manual_seed(0)
+    size = {"dim": 16, "ffn_dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 1}
+    model = Transformer(TransformerConfig(vocab_size=len(subwords), **size))
+    if uniform:
+        for name, parameter in model.named_parameters():
+            if "q_proj" in name:
+                torch.nn.init.zeros_(parameter)
+    return _babi.Reader(model, subwords)
+
+
+def test_uniform_attention_is_chance(questions):
+    import _babi
+    import evidence_babi
+
+    found = [seen for _, part in _babi.watch(reader(uniform=True), questions) for seen in part]
+    assert [len(s.size) for s in found] == [2, 4, 2]
+    expected = evidence_babi.chance(found)
+    for look in _babi.LOOKS:
+        shown = evidence_babi.landed(found, look, "weights")
+        assert shown["mean_share"]["rate"] == pytest.approx(expected["share"], abs=1e-6)
+        assert np.array(shown["share"]) == pytest.approx(expected["share"], abs=1e-6)
+        for s in found:
+            torch.testing.assert_close(s.total[look, "weights"], torch.ones_like(s.total[look, "weights"]))
+    other = [seen for _, part in _babi.watch(reader(uniform=False), questions) for seen in part]
+    assert evidence_babi.landed(other, "answer", "weights")["mean_share"]["rate"] != pytest.approx(
+        expected["share"], abs=1e-4
+    )
+
+
+def test_attention_on_the_right_facts_is_all_of_it(questions):
+    import _babi
+    import evidence_babi
+
+    found = [seen for _, part in _babi.watch(reader(uniform=True), questions) for seen in part]
+    for s in found:
+        facts = s.facts["answer", "weights"]
+        facts.zero_()
+        facts[..., list(s.question.support)] = 0.2
+    shown = evidence_babi.landed(found, "answer", "weights")
+    assert shown["share"] == [[1.0, 1.0]] and shown["mean_top"]["rate"] == 1.0 and shown["best"]["tested_on"] == 1.0
+
+
+def test_shares_by_hand():
+    import _babi
+
+    row = torch.tensor([0.1, 0.2, 0.3, 0.0, 0.4])
+    facts = _babi.by_fact(row, [[0, 1], [2], [3]])
+    torch.testing.assert_close(facts, torch.tensor([0.3, 0.3, 0.0]))
+    assert float(_babi.gold_share(facts, (1,))) == pytest.approx(0.5) and float(_babi.on_top(facts, (1,))) == 0.5
+    assert float(_babi.on_top(facts, (2,))) == 0.0 and bool(_babi.gold_share(facts * 0, (1,)).isnan())
+
+
+def test_sentences_have_their_subwords(questions):
+    made = reader(uniform=False)
+    batch = made.batch(questions)
+    for q, row, places in zip(questions, batch.source, batch.places, strict=True):
+        texts = [made.subwords.decode(row[place].tolist()).strip() for place in places]
+        assert texts == [*q.facts, q.question] and sorted(chain(*places)) == list(range(int((row != 0).sum())))
+
+
+def test_an_answer_is_the_models_own_if_greedy_decoding_writes_it(questions):
+    import _babi
+
+    from regard.decode import greedy
+    from regard.text import BOS, PAD
+
+    made = reader(uniform=False)
+    batch = made.batch(questions)
+    own = greedy(made.model, made.model.encode(batch.source, lengths=batch.lengths))
+    tokens = torch.stack([h.tokens[:4] for h in own])
+    batch = batch._replace(target_in=torch.cat((torch.full((3, 1), BOS), tokens[:, :-1]), 1))
+    with torch.no_grad():
+        log_p = made.read(batch).index_fill(-1, torch.tensor([PAD, BOS]), -30.0)  # never written
+    assert _babi.judged(log_p, tokens).same.all()
+    tokens[1, 2] += 1
+    found = _babi.judged(log_p, tokens)
+    assert found.same.tolist() == [True, False, True]
+    assert float(found.log_prob[0]) == pytest.approx(sum(float(log_p[0, t, tokens[0, t]]) for t in range(4)), abs=1e-5)
+    tokens[0, 3] = PAD
+    assert float(_babi.judged(log_p, tokens).log_prob[0]) > float(found.log_prob[0])  # padding does not count
+
+
+def test_hidden_facts_are_not_seen_and_left_out_facts_are_not_told(questions):
+    import _babi
+
+    import regard
+
+    made = reader(uniform=False)
+    batch = made.batch(questions)
+    mask = _babi.seen(batch, [{0}, {1, 3}, {2}])
+    with torch.no_grad(), regard.record(made.model) as trace:
+        made.read(batch, cross_mask=mask)
+    for item, hidden in enumerate([{0}, {1, 3}, {2}]):
+        facts = _babi.by_fact(trace.weights(0, rows=0, item=item, kind="cross"), batch.places[item])
+        assert all((float(facts[:, i].max()) == 0) == (i in hidden) for i in range(facts.shape[1]))
+    whole, none = made.judge(questions), made.judge(questions, [set(), set(), set()])
+    torch.testing.assert_close(whole.log_prob, none.log_prob)
+    order = made.judge(questions[::-1]).log_prob.flip(0)
+    torch.testing.assert_close(whole.log_prob, order)  # batches go by length, results do not
+
+
+def test_the_whole_report_in_small(corpora, tmp_path, monkeypatch):
+    import json
+
+    import _babi
+    import evidence_babi
+
+    monkeypatch.setattr(_babi.Reader, "load", classmethod(lambda cls, folder: reader(uniform=False)))
+    monkeypatch.setattr(evidence_babi, "read", lambda *args: [q._replace(answer="a") for q in _babi_read(*args)])
+    from stories import read as _babi_read
+
+    evidence_babi.main([str(corpora), "--model", "x", "--tasks", "1", "3", "--json", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["tasks"]["1"]["trained_on"] and not found["tasks"]["3"]["trained_on"]
+    assert found["tasks"]["1"]["name"] == "single fact" and found["tasks"]["1"]["looked_at"] == 3
+
+
+def test_rank_correlation():
+    import evidence_babi
+
+    assert evidence_babi.spearman(np.array([1, 2, 30]), np.array([5, 6, 7])) == pytest.approx(1)
+    assert np.isnan(evidence_babi.spearman(np.array([1, 1, 1]), np.array([5, 6, 7])))
+    q = evidence_babi.Question(1, 1, ("mary left.", "john is in the park.", "mary sat."), "where is mary?", "x", (2,))
+    assert evidence_babi.most_alike(q) == 2 and evidence_babi.as_many_others(q, np.random.default_rng(0)) < {0, 1}
+    assert evidence_babi.as_many_others(q._replace(support=(0, 2)), np.random.default_rng(0)) is None
