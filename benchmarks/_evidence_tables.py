@@ -26,6 +26,10 @@ def luck(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
+def flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return [x for row in rows for x in row]
+
+
 # --- Winograd, Winogender ---
 
 MEASURES = {

@@ -38,6 +38,8 @@ def load(folder: Path) -> dict[str, Any]:
 def filled(template: str, results: dict[str, Any]) -> str:
     """The page."""
     names = {**vars(tables), **results}
+    for letter, which in (("W", "winograd"), ("G", "winogender")):
+        names[letter] = results["winograd"][which]["measures"].__getitem__
     for claim in _CHECK.findall(template):
         if not eval(claim, names):
             raise SystemExit(f"the page says {claim}, and that is not so: change the text")

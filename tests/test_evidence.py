@@ -2,6 +2,7 @@
 
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -190,6 +191,42 @@ def test_measures_of_a_head_that_knows_and_of_one_that_does_not(evidence):
     close(wide[:, 1], torch.tensor([2 / 12, 1 / 12]))  # words of several subwords: their sum
 
 
+class Rigged:
+    """Stands in for an encoder, a subword for each word: head 0 looks at what is meant, head 1 at the first candidate,
+    head 2 at all words alike."""
+
+    def __init__(self, cases):
+        self.cases = {case.text: case for case in cases}
+
+    def read(self, texts):
+        words = [[0, *np.cumsum([len(w) + 1 for w in text.split()])] for text in texts]
+        size = max(map(len, words)) + 1
+
+        def token(item, character):
+            return int(np.searchsorted(words[item], character, side="right"))
+
+        weights = torch.full((len(texts), 3, size, size), 0.01)
+        for item, case in enumerate(self.cases[text] for text in texts):
+            pronoun = token(item, case.pronoun[0])
+            for head, which in ((0, case.right), (1, case.first)):
+                weights[item, head, pronoun, token(item, case.candidates[which][0])] = 0.9
+        mask = torch.tensor([[1] * (len(w) + 1) + [0] * (size - len(w) - 1) for w in words])
+        encoding = SimpleNamespace(char_to_token=token, attention_mask=mask)
+        of = {name: lambda layer, item: weights[item] for name in ("weights", "norms")}
+        return SimpleNamespace(kinds={"self": 1}, **of), torch.ones(2, len(texts), size, 4), encoding
+
+
+def test_rigged_attention_from_sentences_to_counts(schemas, collection):
+    import evidence_winograd
+
+    cases = schemas.winograd(collection)
+    seen = evidence_winograd.look(Rigged(cases), cases)
+    found = evidence_winograd.counted(seen["weights"], cases)
+    assert found["heads"][0] == pytest.approx([1.0, 1 / 3, 0.5])  # the first is meant in one of the three
+    assert found["best"]["head"] == "0.0" and found["best"]["both"] == 1.0
+    assert evidence_winograd.counted(seen["others"], cases)["heads"] == [[0.5, 0.5, 0.5]]
+
+
 def test_a_head_that_knows_is_found_and_a_uniform_one_is_chance(schemas, collection):
     import evidence_winograd
 
@@ -351,6 +388,23 @@ def test_shares_by_hand():
     torch.testing.assert_close(facts, torch.tensor([0.3, 0.3, 0.0]))
     assert float(_babi.gold_share(facts, (1,))) == pytest.approx(0.5) and float(_babi.on_top(facts, (1,))) == 0.5
     assert float(_babi.on_top(facts, (2,))) == 0.0 and bool(_babi.gold_share(facts * 0, (1,)).isnan())
+
+
+def test_rows_are_those_of_the_answer_and_of_the_question(questions):
+    import _babi
+
+    made = reader(uniform=False)
+    batch = made.batch(questions)
+    ((trace, found),) = _babi.watch(made, questions)
+    for item, s in enumerate(found):
+        *facts, question = batch.places[item]
+        by_hand = trace.weights(1, 0, item=item)[question].mean(0)
+        expected = torch.stack([by_hand[fact].sum() for fact in facts])
+        torch.testing.assert_close(s.facts["question", "weights"][1, 0], expected)
+        norms = trace.norms(0, 1, 0, item=item, kind="cross")
+        expected = torch.stack([norms[fact].sum() for fact in facts])
+        torch.testing.assert_close(s.facts["answer", "norms"][0, 1], expected)
+        assert float(s.facts["answer", "gradient"].min()) >= 0
 
 
 def test_sentences_have_their_subwords(questions):
