@@ -480,3 +480,46 @@ def test_rank_correlation():
     q = evidence_babi.Question(1, 1, ("mary left.", "john is in the park.", "mary sat."), "where is mary?", "x", (2,))
     assert evidence_babi.most_alike(q) == 2 and evidence_babi.as_many_others(q, np.random.default_rng(0)) < {0, 1}
     assert evidence_babi.as_many_others(q._replace(support=(0, 2)), np.random.default_rng(0)) is None
+
+
+# --- the page ---
+
+
+@pytest.fixture
+def page():
+    import evidence_page
+
+    return evidence_page
+
+
+RESULTS = {"winograd": {"winograd": {"measures": {"weights": 0.25}}, "winogender": {"measures": {}}}, "babi": {"x": 3}}
+
+
+def test_the_page_is_filled_and_its_claims_are_checked(page):
+    text = "So {{ percent(W('weights')) }}.\n\n<!-- check: babi['x'] == 3 -->\n\nAnd {{ babi['x'] + 1 }}.\n"
+    assert page.filled(text, RESULTS) == "So 25 %.\n\nAnd 4.\n"
+    with pytest.raises(SystemExit, match=r"the page says babi\['x'\] == 4, and that is not so"):
+        page.filled(text.replace("== 3", "== 4"), RESULTS)
+
+
+def test_the_page_quotes_the_results(page):
+    """No measured number is typed by hand; `python benchmarks/evidence_page.py` writes them anew."""
+    results = page.load(ROOT / "benchmarks" / "results")
+    template = page.TEMPLATE.read_text(encoding="utf-8")
+    assert page.filled(template, results) == (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+
+
+def test_the_pages_pictures_are_there_and_small():
+    import re
+
+    names = re.findall(r"\]\(img/(\S+?)\)", (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8"))
+    assert len(names) >= 2
+    for name in names:
+        assert (ROOT / "docs" / "img" / name).stat().st_size < 150_000
+
+
+def test_figures_are_drawn_from_the_results(page, tmp_path):
+    pytest.importorskip("matplotlib")
+    page.main(["--docs", str(tmp_path)])
+    drawn = {file.name for file in (tmp_path / "img").iterdir()}
+    assert drawn == {f"{name}.svg" for name in page.figures.FIGURES}
