@@ -137,7 +137,9 @@ class Seen(NamedTuple):
     total: dict[tuple[str, str], Tensor]
 
 
-def watch(reader: Reader, questions: Sequence[Question]) -> Iterator[tuple[regard.trace.Trace, list[Seen]]]:
+def watch(
+    reader: Reader, questions: Sequence[Question], measures: Sequence[str] = MEASURES
+) -> Iterator[tuple[regard.trace.Trace, list[Seen]]]:
     """Traces of the model reading the questions and their answers, and what was seen; a batch at a time.
 
     The look of the "answer" is cross-attention from the place that writes the answer's first subword; that of the
@@ -151,14 +153,24 @@ def watch(reader: Reader, questions: Sequence[Question]) -> Iterator[tuple[regar
         with regard.record(reader.model, inputs=False, gradients=True) as trace:
             found = judged(reader.read(batch), batch.target_out)
         found.log_prob.sum().backward()
-        yield trace, [_seen(trace, i, q, bool(found.same[i]), batch.places[i]) for i, q in enumerate(some)]
+        yield (
+            trace,
+            [_seen(trace, i, q, bool(found.same[i]), batch.places[i], measures) for i, q in enumerate(some)],
+        )
 
 
-def _seen(trace: regard.trace.Trace, item: int, question: Question, right: bool, places: list[list[int]]) -> Seen:
+def _seen(
+    trace: regard.trace.Trace,
+    item: int,
+    question: Question,
+    right: bool,
+    places: list[list[int]],
+    measures: Sequence[str],
+) -> Seen:
     facts, total = {}, {}
     rows = {"answer": ("cross", [0]), "question": ("self", places[-1])}
     for look, (kind, some) in rows.items():
-        for measure in MEASURES:
+        for measure in measures:
             of = getattr(trace, measure)
             layers = [of(i, rows=some, item=item, kind=kind).abs().mean(1) for i in range(trace.kinds[kind])]
             row = torch.stack(layers)  # [L, H, S]

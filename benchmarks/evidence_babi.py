@@ -1,6 +1,6 @@
 """Does attention land on the facts that an answer rests on? A Transformer trained on bAbI, whose gold facts are known.
 
-    python benchmarks/evidence_babi.py CORPORA --model out/babi/joint [--tasks 1 2 …] [--questions 200]
+    python benchmarks/evidence_babi.py CORPORA --model out/babi/joint [--tasks 1 2 …] [--questions 100]
 
 recipes/babi/README.md trains the model; the supporting facts are not seen in training. `python
 benchmarks/evidence_page.py` then writes the tables of docs/evidence.md.
@@ -25,10 +25,8 @@ from _evidence import head_name, held_out, rate, rounded
 from _measure import RESULTS, machine
 from stories import TASKS, Question, path, read
 
-import regard
-
 MOST_FACTS = 24  # of stories whose facts are taken away one by one
-KNOCKED_OUT = 8  # heads at a time
+KNOCKED_OUT, KNOCKED_ON = 8, 16  # heads at a time, and questions of each task that they are missed by
 
 
 def telling(questions: Sequence[Question]) -> list[Question]:
@@ -161,8 +159,9 @@ def together(reader: Reader, found: Sequence[Seen], seed: int = 0) -> dict[str, 
 # --- heads knocked out ---
 
 
-def knocked_out(trace: regard.trace.Trace, reader: Reader, found: Sequence[Seen], seed: int = 0) -> dict[str, Any]:
+def knocked_out(reader: Reader, questions: Sequence[Question], seed: int = 0) -> dict[str, Any]:
     """The log-probability of the answers without each head, and accuracy without several: one recorded batch."""
+    ((trace, found),) = watch(reader, questions)
     batch = reader.batch([s.question for s in found])
     heads = [
         (kind, i, j)
@@ -208,25 +207,25 @@ def task_report(reader: Reader, blank: Reader, questions: Sequence[Question], co
     some = telling(questions)[:count]
     if not some:
         return result
-    traces = list(watch(reader, some))
-    found = [seen for _, part in traces for seen in part]
-    before = [seen for _, part in watch(blank, some) for seen in part]
+    heads = knocked_out(reader, some[:KNOCKED_ON])
+    some = sorted(some, key=lambda q: len(q.text))  # little padding
+    found = [seen for _, part in watch(reader, some) for seen in part]
+    before = [seen for _, part in watch(blank, some, ["weights"]) for seen in part]
     ways = [(look, measure) for look in LOOKS for measure in MEASURES]
     right, wrong = [s for s in found if s.right], [s for s in found if not s.right]
     result |= {
         "looked_at": len(found),
         "chance": chance(found),
         "trained": {f"{look} {measure}": landed(found, look, measure) for look, measure in ways},
-        "untrained": {f"{look} {measure}": landed(before, look, measure) for look, measure in ways},
+        "untrained": {f"{look} weights": landed(before, look, "weights") for look in LOOKS},
         "by_outcome": {
             name: {"questions": len(part), **({} if len(part) < 10 else shares_of(part, ways))}
             for name, part in (("right", right), ("wrong", wrong))
         },
         "one_by_one": one_by_one(reader, found),
         "together": together(reader, found),
+        "knocked_out": heads,
     }
-    if right:
-        result["knocked_out"] = knocked_out(traces[0][0], reader, traces[0][1])
     return result
 
 
@@ -256,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("corpora", type=Path, metavar="CORPORA")
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--tasks", type=int, nargs="+", default=list(TASKS), choices=TASKS, metavar="N")
-    parser.add_argument("--questions", type=int, default=200, help="of each task, whose attention is looked at")
+    parser.add_argument("--questions", type=int, default=100, help="of each task, whose attention is looked at")
     parser.add_argument("--most", type=int, help="test questions of each task; all by default")
     parser.add_argument("--json", type=Path, default=RESULTS / "evidence-babi.json", metavar="FILE")
     options = parser.parse_args(argv)
