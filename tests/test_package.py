@@ -48,6 +48,7 @@ LAYOUT = [
     "tasks",
     "search",
     "translator",
+    "summarizer",
     "loading",
     "evaluate",
     "explorer",
@@ -69,7 +70,7 @@ def test_public_names():
         {"attend", "load", "plan", "record", "show", "steps"},
         {"decode", "mask", "models", "nn", "score", "trace"},
     )
-    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
+    assert set(regard.__all__) == {"Keys", "Plan", "Steps", "Summarizer", "Trace", "Translator"} | functions | modules
     assert regard.trace.__all__ == [
         "QuerySteps",
         "Stopped",
