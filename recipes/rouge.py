@@ -4,7 +4,7 @@
     python recipes/rouge.py - out/samsum/test.jsonl.gz           # the baselines alone
 
 ROUGE-1, ROUGE-2 and summary-level ROUGE-L (F₁, stemmed, sentences on lines of their own) by rouge-score; of several
-references the best by each. The longest three lines of SAMSum's test dialogues so score 32.3 / 10.3 / 30.0, against
+references the best by each. The longest three lines of SAMSum's test dialogues so score 32.3 / 10.3 / 30.3, against
 32.46 / 10.27 / 29.92 in its paper: what is measured here can be compared with that. ``--json`` adds to a file, and
 ``--summaries`` keeps what was written.
 """

@@ -6,8 +6,10 @@ Documents are sorted by length and decoded in batches; what comes back is in the
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -15,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.documents import MARK, flat, places
 from regard.decode import Hypothesis
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
 from regard.search import Search
 from regard.text import UNK, Encoded, Subwords
-from regard.translator import _batches, _device, _odd, find, refuse_other_tasks
+from regard.translator import _batches, _odd, device_of, find, refuse_other_tasks
 
 LIMIT = 32_768  # subwords of a document that is read at all
 LONGEST = 200  # subwords of a summary, unless told otherwise
+TEMPERATURE = 0.7  # of what is drawn to be compared
 BATCH_TOKENS = 4096  # source tokens decoded at once, padding included
 
 Progress = Callable[[int], None]
@@ -134,6 +136,7 @@ class Summarizer:
         documents: Sequence[str],
         *,
         length: int | None = None,
+        consensus: int = 0,
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
         **options: Any,
@@ -144,10 +147,14 @@ class Summarizer:
             documents: texts, of one line or many.
             length: words that the summary should have, about. A model with ``told_length`` is told; of any other, the
                 search is kept within a quarter of it.
+            consensus: draw so many more from the model, and of all take the one that is most like the others (minimum
+                Bayes risk, Kumar and Byrne 2004, https://aclanthology.org/N04-1022); 0 takes the search's best.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of documents in it.
             options: those of :class:`regard.search.Search`; ``max_length`` is 200 subwords by default.
         """
+        from regard.data.documents import flat  # here, since importing regard is to be quick
+
         if length is not None and length < 1:
             raise ValueError(f"length: expected at least 1 word, got {length}")
         base = Search.of({"max_length": LONGEST, **options})
@@ -159,7 +166,7 @@ class Summarizer:
         good = [i for i in good if not outputs[i].problem]
         for number, batch in enumerate(_batches([len(encoded[i].ids) for i in good], batch_tokens)):
             some = [good[k] for k in batch]
-            found = self._decode([encoded[i] for i in some], base, number, length)
+            found = self._decode([encoded[i] for i in some], base, number, length, consensus)
             for i, rows in zip(some, found, strict=True):
                 outputs[i].summaries = [summary_of(documents[i], encoded[i], *one, self.subwords) for one in rows]
             if progress:
@@ -184,7 +191,7 @@ class Summarizer:
 
     @torch.no_grad()
     def _decode(
-        self, sources: list[Encoded], search: Search, number: int, length: int | None
+        self, sources: list[Encoded], search: Search, number: int, length: int | None, consensus: int
     ) -> list[list[tuple[Hypothesis, Read]]]:
         """Summaries of each, best first, with what they were made of."""
         ended = [torch.tensor([*row.ids, self.model.eos_id]) for row in sources]
@@ -192,6 +199,10 @@ class Summarizer:
         if length is not None:
             memory, search = self._sized(memory, sources, search, length)
         found = search.run(self.model, memory, number, ban=self._ban)
+        if consensus:
+            drawn = replace(search, sample=True, nbest=consensus, temperature=TEMPERATURE, seed=search.seed or 0)
+            more = drawn.run(self.model, memory, number, ban=self._ban)
+            found = [likest([*ours, *theirs])[: search.nbest] for ours, theirs in zip(found, more, strict=True)]
         items = torch.tensor([i for i, row in enumerate(found) for _ in row], device=self.device)
         again = iter(read(self.model, memory.select(items), [h.tokens for row in found for h in row]))
         return [[(hypothesis, next(again)) for hypothesis in row] for row in found]
@@ -205,7 +216,22 @@ class Summarizer:
         if self.model.config.told_length:
             return memory.told(torch.full((memory.size,), wanted + 1, device=self.device)), search
         low, high = round(0.75 * wanted), max(1, round(1.25 * wanted))
-        return memory, Search(**{**vars(search), "min_length": low, "max_length": high})
+        return memory, replace(search, min_length=low, max_length=high)
+
+
+def likest(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """By how much each is like all others on average, best first: F₁ of single tokens and of pairs of neighbours."""
+    grams = []
+    for hypothesis in hypotheses:
+        tokens = hypothesis.tokens.tolist()
+        grams.append((Counter(tokens), Counter(pairwise(tokens))))
+
+    def alike(i: int, j: int) -> float:
+        return sum(2 * (a & b).total() / max(1, a.total() + b.total()) for a, b in zip(grams[i], grams[j], strict=True))
+
+    places = range(len(hypotheses))
+    means = [sum(alike(i, j) for j in places if j != i) for i in places]
+    return [hypotheses[i] for i in sorted(places, key=lambda i: -means[i])]
 
 
 class Read(NamedTuple):
@@ -239,6 +265,8 @@ def read(model: PointerTransformer, memory: PointerMemory, outputs: Sequence[Ten
 
 def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, subwords: Subwords) -> Summary:
     """Tokens as words, on both sides."""
+    from regard.data.documents import MARK
+
     tokens = [t for t in found.tokens.tolist() if subwords.decode([t])]
     words, place = _source_words(document)
     own, groups = _target_words(tokens, subwords)
@@ -259,6 +287,8 @@ def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, su
 
 def _source_words(document: str) -> tuple[tuple[Word, ...], list[int | None]]:
     """The words of a document, and for each word of its flat form which of them it is; None for a line end."""
+    from regard.data.documents import flat, places
+
     line, at = flat(document), places(document)
     words: list[Word] = []
     number: list[int | None] = []
@@ -277,6 +307,8 @@ def _source_words(document: str) -> tuple[tuple[Word, ...], list[int | None]]:
 
 def _target_words(tokens: Sequence[int], subwords: Subwords) -> tuple[tuple[str, ...], list[list[int]]]:
     """The words of an output, as ``split()`` has them but for line ends, and the tokens that each is made of."""
+    from regard.data.documents import MARK
+
     groups: list[list[int]] = []
     for i, token in enumerate(tokens):
         if not groups or subwords.token(token)[:1].isspace():
@@ -295,7 +327,7 @@ def load(
 
     path: Path = find(name)
     refuse_other_tasks(path, "summarization")
-    place = _device("cpu" if int8 and device is None else device)
+    place = device_of("cpu" if int8 and device is None else device)
     if int8 and place.type != "cpu":
         raise ValueError(f"int8 is for a CPU, got device {place}")
     loaded = open_folder(path)

@@ -51,6 +51,7 @@ LAYOUT = [
     "tasks",
     "search",
     "translator",
+    "summarizer",
     "answerer",
     "loading",
     "evaluate",
@@ -73,7 +74,10 @@ def test_public_names():
         {"attend", "load", "plan", "record", "show", "steps"},
         {"decode", "mask", "models", "nn", "score", "trace"},
     )
-    assert set(regard.__all__) == {"Answerer", "Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
+    assert (
+        set(regard.__all__)
+        == {"Answerer", "Keys", "Plan", "Steps", "Summarizer", "Trace", "Translator"} | functions | modules
+    )
     assert regard.trace.__all__ == [
         "QuerySteps",
         "Stopped",
