@@ -159,13 +159,19 @@ class Dropout:
         # Edge e merges what is at _at[e] and after it, and leads to node _next[e]; −1 is not known yet.
         self._first, self._degree, self._at, self._next = array("q"), array("i"), array("i"), array("q")
 
-    def draw(self, lines: Ragged, table: Ragged, keys: Integers, p: float) -> Ragged:
-        """The subwords of each line, given as chunks, at dropout ``p``; one key per line."""
+    def draw(self, lines: Ragged, table: Ragged, keys: Integers, p: float, *, alike: bool = False) -> Ragged:
+        """The subwords of each line, given as chunks, at dropout ``p``; one key per line.
+
+        With ``alike`` a chunk is cut the same way wherever it stands in a line, and in lines of the same key.
+        """
         if not 0 <= p < 1:
             raise ValueError(f"BPE-dropout: expected a probability of at least 0 and below 1, got {p}")
         if not len(lines.values):
             return lines._replace(values=lines.values.astype(table.values.dtype))
-        place = np.arange(len(lines.values)) - np.repeat(lines.offsets[:-1], lines.lengths)
+        if alike:
+            place = lines.values.astype(np.int64)
+        else:
+            place = np.arange(len(lines.values)) - np.repeat(lines.offsets[:-1], lines.lengths)
         keys = mix(np.repeat(keys, lines.lengths), place)
         blocks = [slice(a, a + _BLOCK) for a in range(0, len(keys), _BLOCK)]
         with self._lock:

@@ -21,7 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.models import Reader, ReaderConfig, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models import (
+    PointerConfig,
+    PointerTransformer,
+    Reader,
+    ReaderConfig,
+    RNNConfig,
+    RNNSeq2Seq,
+    Transformer,
+    TransformerConfig,
+)
 from regard.store import Damaged, read_tensors, read_toml, write_tensors, write_toml
 from regard.text import write_whole
 from regard.wordpiece import Cutter, load_subwords
@@ -31,6 +40,7 @@ STORES = ("float32", "float16", "int8")
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "rnn": (RNNConfig, RNNSeq2Seq),
+    "pointer": (PointerConfig, PointerTransformer),
     "reader": (ReaderConfig, Reader),
 }
 _NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
@@ -58,7 +68,7 @@ def make_model(table: Mapping[str, Any]) -> Any:
 
 def model_table(model: Any) -> dict[str, Any]:
     """The opposite of ``make_model``."""
-    (kind,) = [name for name, (_, cls) in KINDS.items() if isinstance(model, cls)]
+    (kind,) = [name for name, (_, cls) in KINDS.items() if type(model) is cls]
     return {"kind": kind, **model.config.to_table()}
 
 

@@ -113,6 +113,7 @@ def batches(
     epoch: int = 0,
     shuffle: bool = True,
     dropout: float = 0.0,
+    alike: bool = False,
     rank: int = 0,
     world: int = 1,
     multiple: int = 1,
@@ -124,7 +125,8 @@ def batches(
     and the batches of all buckets are shuffled. S and T are rounded up to a ``multiple``. Rank r of ``world`` has every
     world-th pair of each batch, from the r-th on, so the batches are the same for any ``world``. A part of the corpus
     with weight w has each of its pairs ⌊w⌋ times, and a share of them, drawn anew every epoch, once more.
-    ``dropout`` is BPE-dropout. Without ``shuffle`` every pair comes once, the likes together.
+    ``dropout`` is BPE-dropout; with ``alike`` a word is cut the same way in all of a pair. Without ``shuffle`` every
+    pair comes once, the likes together.
 
     >>> from regard.data import Pairs
     >>> from regard.text import Subwords
@@ -141,7 +143,7 @@ def batches(
     rows, copies = _epoch(corpus, seed, epoch) if shuffle else (np.arange(len(corpus)), np.zeros(len(corpus), np.int64))
     drawn = None
     if dropout:
-        options = {"dropout": dropout, "seed": seed, "epoch": epoch}
+        options = {"dropout": dropout, "seed": seed, "epoch": epoch, "alike": alike}
         drawn = (corpus.draw(0, rows, copies, **options), corpus.draw(1, rows, copies, **options))  # type: ignore[arg-type]
         lengths = [side.lengths for side in drawn]
     else:

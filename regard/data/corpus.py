@@ -122,10 +122,23 @@ class Corpus:
         """The subwords of these sources (side 0) or targets (side 1)."""
         return self.sides[side].take(rows).spread(self.table)
 
-    def draw(self, side: int, rows: Integers, copies: Integers, *, dropout: float, seed: int, epoch: int) -> Ragged:
-        """As ``take``, with BPE-dropout; the copies of a pair in one epoch are drawn each for itself."""
-        keys = line_keys(seed, epoch, side, rows + (copies.astype(np.int64) << 40))
-        return self.subwords.dropout.draw(self.sides[side].take(rows), self.table, keys, dropout)
+    def draw(
+        self,
+        side: int,
+        rows: Integers,
+        copies: Integers,
+        *,
+        dropout: float,
+        seed: int,
+        epoch: int,
+        alike: bool = False,
+    ) -> Ragged:
+        """As ``take``, with BPE-dropout; the copies of a pair in one epoch are drawn each for itself.
+
+        With ``alike`` a word is cut the same way in all of a pair, so that a copied one stays a copy.
+        """
+        keys = line_keys(seed, epoch, 0 if alike else side, rows + (copies.astype(np.int64) << 40))
+        return self.subwords.dropout.draw(self.sides[side].take(rows), self.table, keys, dropout, alike=alike)
 
     def text(self, row: int) -> tuple[str, str]:
         """A pair, made of its subwords."""

@@ -314,7 +314,7 @@ class Transformer(nn.Module):
         attention: bool | Tensor = False,
     ) -> Any:
         """Features [N, T, E] of a given target, all positions at once; see :meth:`features`."""
-        x = self._embed(self.embedding, self.positions, target_in, 0, positions)
+        x = self._embed_target(target_in, 0, positions, memory)
         if memory.states is None:
             return self._decode_alone(x, mask, attention)
         if cross_mask is None and memory.lengths is None:
@@ -362,6 +362,10 @@ class Transformer(nn.Module):
         out: Tensor = self.dropout(self.embedding_norm(x))
         return out
 
+    def _embed_target(self, tokens: Tensor, offset: int, positions: Tensor | None, of: Memory | Any) -> Tensor:
+        """What the decoder reads; ``of``, the memory or the state, is for models whose decoder is told more."""
+        return self._embed(self.embedding, self.positions, tokens, offset, positions)
+
     # --- step by step ---
 
     @torch.no_grad()
@@ -388,9 +392,17 @@ class Transformer(nn.Module):
 
         With ``attention`` also the cross-attention weights of this step, [R, layers, heads, S].
         """
+        features, shown = self._advance(tokens, state, attention)
+        logits = self.logits(features)
+        return (logits, state, shown) if attention else (logits, state)
+
+    def _advance(
+        self, tokens: Tensor, state: TransformerState, attention: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """The states before the softmax, [R, E], of one step, and cross-attention weights if asked."""
         if attention and not state.known:
             self._check_alone(attention)
-        x = self._embed(self.embedding, self.positions, tokens[:, None], state.length)
+        x = self._embed_target(tokens[:, None], state.length, None, state)
         shown = []
         for i, (layer, cache) in enumerate(zip(self.decoder, state.caches, strict=True)):
             if not state.known:
@@ -401,7 +413,4 @@ class Transformer(nn.Module):
                 x, weights = x
                 shown.append(weights[:, :, 0])
         state.length += 1
-        logits = self.logits(self.decoder_norm(x)[:, 0])
-        if not attention:
-            return logits, state
-        return logits, state, torch.stack(shown, 1)
+        return self.decoder_norm(x)[:, 0], torch.stack(shown, 1) if attention else None

@@ -23,6 +23,7 @@ class Entry(NamedTuple):
 
 TASKS: dict[str, Entry] = {
     "translation": Entry("regard.tasks.translation", "regard.translator"),
+    "summarization": Entry("regard.tasks.summarization", "regard.summarizer"),
     "qa": Entry("regard.tasks.qa", "regard.answerer"),
 }
 

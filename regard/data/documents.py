@@ -1,0 +1,112 @@
+"""Documents and their summaries: JSON lines or TSV, and a text of many lines as the one line that subwords are of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data.readers import Bad, PathLike, Row, Tsv, _decoded, _lines, _pair
+
+MARK = "¶"  # stands for the end of a line
+_SPACE = re.compile(r"\s+")
+_LINE_END = re.compile(r"[\n\r\u2028\u2029\x0b\x0c\x85]")
+
+
+def flat(text: str) -> str:
+    """A text in one line: runs of white space become a space, those with a line end in them a ¶ between spaces.
+
+    So a name at the start of a line is the same subword as within one.
+
+    >>> flat("Ann: hi!\\r\\n\\r\\nBob:  hello  ")
+    'Ann: hi! ¶ Bob: hello'
+    """
+    return _SPACE.sub(lambda gap: _instead(gap.group()), text.strip())
+
+
+def places(text: str) -> list[int]:
+    """For each character of ``flat(text)``, where it stands in the text.
+
+    >>> places("a \\n b")
+    [0, 1, 1, 1, 4]
+    """
+    at = len(text) - len(text.lstrip())
+    end = len(text.rstrip())
+    found: list[int] = []
+    for gap in _SPACE.finditer(text, at, end):
+        found += range(at, gap.start())
+        found += [gap.start()] * len(_instead(gap.group()))
+        at = gap.end()
+    return [*found, *range(at, end)]
+
+
+def _instead(gap: str) -> str:
+    return f" {MARK} " if _LINE_END.search(gap) else " "
+
+
+@dataclass(frozen=True)
+class Documents:
+    """A file of documents with summaries, each made one line by :func:`flat`.
+
+    A name that ends in .tsv (or .tsv.gz) is of two ``columns``; any other is JSON lines with the texts under ``keys``.
+    A list of texts is one document of as many lines; a list of summaries gives as many pairs.
+    """
+
+    path: PathLike
+    keys: tuple[str, str] = ("document", "summary")
+    columns: tuple[int, int] = (0, 1)
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (Path(self.path),)
+
+    def rows(self) -> Iterator[Row]:
+        if self.name.removesuffix(".gz").endswith(".tsv"):
+            for row in Tsv(self.path, self.columns).rows():
+                yield row if isinstance(row, Bad) else (flat(row[0]), flat(row[1]))
+            return
+        for number, line in enumerate(_lines(Path(self.path)), 1):
+            where = f"{self.path}:{number}"
+            text = _decoded(line, where)
+            yield from [text] if isinstance(text, Bad) else self._pairs(text, where)
+
+    def _pairs(self, line: str, where: str) -> Iterator[Row]:
+        entry = parsed(line, where)
+        if isinstance(entry, Bad):
+            yield entry
+            return
+        sides = [texts_of(entry, key, where) for key in self.keys]
+        if bad := next((side for side in sides if isinstance(side, Bad)), None):
+            yield bad
+            return
+        source, targets = (side for side in sides if not isinstance(side, Bad))
+        for target in targets:
+            yield _pair(flat("\n".join(source)), flat(target), where, where)
+
+
+def parsed(line: str, where: str) -> dict[str, Any] | Bad:
+    """The JSON object of a line."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Bad(where, "not JSON", str(error))
+    return entry if isinstance(entry, dict) else Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
+
+
+def texts_of(entry: dict[str, Any], key: str, where: str) -> list[str] | Bad:
+    """The texts under a key: a string, or a list of some."""
+    value = entry.get(key)
+    texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        return texts
+    got = f"a {type(value).__name__}" if key in entry else f"no such key, but {', '.join(map(repr, entry))}"
+    expected = f"expected a string or a list of strings under {key!r}, got {got}"
+    return Bad(where, "no text under a key", expected)

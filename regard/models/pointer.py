@@ -1,0 +1,239 @@
+"""The pointer-generator (See et al. 2017, https://arxiv.org/abs/1704.04368) on a Transformer, any score for copying.
+
+    a_t = softmax_j e(W_q h_t, W_k s_j)                         where to copy from; e is the copy score
+    g_t = σ(w · [h_t; Σ_j a_tj s_j] + b)                        how much to write by itself
+    P(w) = g_t softmax(h_t Vᵀ)_w + (1 − g_t) Σ_{j: x_j = w} a_tj
+
+h are the decoder's last states, s the encoder's, x the source. Both sides share one vocabulary of subwords, so a word
+that was never seen is copied piece by piece and nothing is out of vocabulary. With ``coverage``,
+
+    e_tj ← e_tj − softplus(u) Σ_{t' < t} a⁰_t'j                 a⁰: the weights of e alone
+
+what was looked at is looked at less. The paper's sum is over the corrected weights, which only a step-by-step decoder
+can have; that over a⁰ is known for all steps at once and is the same in training and decoding.
+
+Shapes: N documents, S source tokens, T target tokens, E width, V vocabulary, R = N · beams hypotheses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.models._memory import Memory
+from regard.models._scores import Place, ScoreSpec, make_score
+from regard.models.transformer import Transformer, TransformerConfig, TransformerState
+from regard.nn import SinusoidalPositions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointerConfig(TransformerConfig):
+    """A Transformer's configuration, and how it copies.
+
+    ``copy_score`` is written as other scores are and works on ``copy_dim`` numbers; ``copy = false`` leaves the copying
+    out. ``coverage`` lowers the score of what was looked at before. With ``told_length`` the decoder is told how many
+    tokens are left, where that is known (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
+    """
+
+    copy: bool = True
+    copy_score: ScoreSpec = "additive"
+    copy_dim: int = 64
+    coverage: bool = False
+    told_length: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("copy_dim", "encoder_layers", "decoder_layers")
+        if self.output_bias:
+            raise ValueError("PointerConfig: output_bias is for models that come from elsewhere")
+
+
+@dataclass(frozen=True)
+class PointerMemory(Memory):
+    """Encoded sources with their tokens [N, S]; ``wanted`` [N] are the lengths asked for, 0 where none is."""
+
+    source: Tensor | None = None
+    wanted: Tensor | None = None
+
+    def select(self, items: Tensor) -> PointerMemory:
+        plain = super().select(items)
+        assert self.source is not None
+        wanted = None if self.wanted is None else self.wanted.index_select(0, items)
+        return PointerMemory(plain.states, plain.lengths, plain.mask, self.source.index_select(0, items), wanted)
+
+    def told(self, wanted: Tensor | None) -> PointerMemory:
+        """The same, to be made into so many tokens each, end symbol included; 0 leaves it open."""
+        return PointerMemory(self.states, self.lengths, self.mask, self.source, wanted)
+
+
+class Pointed(NamedTuple):
+    """What the next token's distribution is made of, for T positions of each document.
+
+    ``features`` [N, T, E] go to the softmax over the vocabulary, ``gate`` [N, T] is g before the sigmoid, ``weights``
+    [N, T, S] are a, in float32 at least.
+    """
+
+    features: Tensor
+    gate: Tensor
+    weights: Tensor
+
+
+class PointerState(TransformerState):
+    """A Transformer's state, the memory, its lowered keys for the copying, and Σ a⁰ of every hypothesis, [R, S]."""
+
+    memory: PointerMemory
+    keys: Tensor  # [N, 1, S, C]
+    covered: Tensor | None = None
+
+    def covered_by(self, weights: Tensor) -> Tensor:
+        """Σ a⁰ before this step, [N, beams, S], to which this step's [N, beams, S] are added."""
+        before = torch.zeros_like(weights) if self.covered is None else self.covered.view_as(weights)
+        self.covered = (before + weights).flatten(0, 1)
+        return before
+
+    def reorder(self, items: Tensor, sentences: Tensor | None = None) -> None:
+        super().reorder(items, sentences)
+        if self.covered is not None:
+            self.covered = self.covered.index_select(0, items)
+        if sentences is not None:
+            self.memory, self.keys = self.memory.select(sentences), self.keys.index_select(0, sentences)
+
+
+class PointerTransformer(Transformer):
+    """An encoder-decoder that can copy. Its logits are log P(w): a softmax leaves them as they are.
+
+    >>> model = PointerTransformer(PointerConfig(vocab_size=50, dim=16, ffn_dim=32, heads=2, copy_score="dot")).eval()
+    >>> source, target_in = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[1, 9, 9], [1, 9, 0]])
+    >>> log_p = model(source, target_in)
+    >>> log_p.shape, bool((log_p.exp().sum(-1) - 1).abs().max() < 1e-5)
+    (torch.Size([2, 3, 50]), True)
+    """
+
+    config: PointerConfig
+
+    def __init__(self, config: PointerConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.copy_query, self.copy_key = nn.Linear(c.dim, c.copy_dim), nn.Linear(c.dim, c.copy_dim)
+        self.copy_score = make_score(c.copy_score, Place(1, 1, c.copy_dim, c.dim))
+        self.gate = nn.Linear(2 * c.dim, 1)
+        self.coverage = nn.Parameter(torch.zeros(())) if c.coverage else None
+        self.told = nn.Linear(c.dim, c.dim, bias=False) if c.told_length else None
+        for linear in (self.copy_query, self.copy_key, self.gate):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    # --- the whole at once ---
+
+    def encode(self, source: Tensor, **options: Any) -> PointerMemory:
+        """[N, S] token numbers → a memory to decode from. Options are those of a Transformer; masks are not for it."""
+        memory = super().encode(source, **options)
+        if memory.lengths is None:
+            raise ValueError("a pointer copies from one document per row: it takes lengths, not a mask of its own")
+        return PointerMemory(memory.states, memory.lengths, memory.mask, source)
+
+    def point(self, target_in: Tensor, memory: PointerMemory) -> Pointed:
+        """What the distributions of all positions of a target [N, T] are made of."""
+        features = super().decode(target_in, memory)
+        return self._pointed(features, memory, self._keys(memory))
+
+    def decode(self, target_in: Tensor, memory: Memory, *, attention: bool | Tensor = False, **options: Any) -> Any:
+        """log P [N, T, V] of a given target, all positions at once, and cross-attention weights if asked."""
+        assert isinstance(memory, PointerMemory)
+        out = super().decode(target_in, memory, attention=attention, **options)
+        features, weights = (out, None) if attention is False else out
+        log_p = self.log_probs(self._pointed(features, memory, self._keys(memory)), memory)
+        return log_p if attention is False else (log_p, weights)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """log P as it is: what ``decode`` returns is normalised already."""
+        return features
+
+    def log_probs(self, pointed: Pointed, memory: PointerMemory) -> Tensor:
+        """log P(w), [N, T, V], in float32 at least: the log of a mixture, of which one part may be 0."""
+        assert memory.source is not None
+        dtype = torch.promote_types(pointed.features.dtype, torch.float32)
+        written = super().logits(pointed.features).log_softmax(-1, dtype=dtype)
+        if not self.config.copy:
+            return written
+        at = memory.source[:, None, :].expand_as(pointed.weights)
+        copied = torch.zeros_like(written).scatter_add_(-1, at, pointed.weights.to(dtype))
+        gate = pointed.gate.to(dtype)[..., None]
+        return torch.logaddexp(F.logsigmoid(gate) + written, F.logsigmoid(-gate) + copied.log())
+
+    def _keys(self, memory: PointerMemory) -> Tensor:
+        assert memory.states is not None
+        keys: Tensor = self.copy_key(memory.states)
+        return keys[:, None]
+
+    def _pointed(
+        self, features: Tensor, memory: PointerMemory, keys: Tensor, state: PointerState | None = None
+    ) -> Pointed:
+        """For features [N, L, E]: of L positions, or of the L beams of ``state`` at one position."""
+        assert memory.states is not None
+        e = self._scores(self.copy_query(features)[:, None], keys, state)
+        e = e.masked_fill(~copyable(memory)[:, None], float("-inf"))
+        weights = e.softmax(-1)
+        if self.coverage is not None:
+            covered = weights.cumsum(1) - weights if state is None else state.covered_by(weights)
+            weights = (e - F.softplus(self.coverage) * covered).softmax(-1)
+        context = weights.to(memory.states.dtype) @ memory.states
+        gate: Tensor = self.gate(torch.cat((features, context.to(features.dtype)), -1))[..., 0]
+        return Pointed(features, gate, weights)
+
+    def _scores(self, q: Tensor, k: Tensor, state: PointerState | None) -> Tensor:
+        """e [N, L, S]; computed in float32 whatever autocast says: a softmax that chooses a word stands on it."""
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            q, k = q.to(dtype), k.to(dtype)
+            if state is None or not self.copy_score.positional:
+                e: Tensor = self.copy_score(q, k)[:, 0]
+                return e
+            # beams stand side by side in the batch, since all of them are at one position
+            rows = q.transpose(1, 2).flatten(0, 1)[:, None]
+            each = self.copy_score(rows, k.repeat_interleave(state.beams, 0), offset=state.length - 1)
+            each_row: Tensor = each[:, 0, 0].unflatten(0, (-1, state.beams))
+            return each_row
+
+    def _embed_target(self, tokens: Tensor, offset: int, positions: Tensor | None, of: Any) -> Tensor:
+        x = super()._embed_target(tokens, offset, positions, of)
+        memory = of.memory if isinstance(of, PointerState) else of
+        if self.told is None or memory.wanted is None:
+            return x
+        wanted = memory.wanted if len(x) == len(memory.wanted) else memory.wanted.repeat_interleave(of.beams)
+        left = (wanted[:, None] - offset - torch.arange(x.shape[1], device=x.device)).clamp(min=0)
+        waves = SinusoidalPositions(self.config.dim)(torch.zeros_like(x), positions=left)
+        known = (wanted > 0).to(x.dtype)[:, None, None]
+        told: Tensor = self.told(waves)
+        return x + known * told
+
+    # --- step by step ---
+
+    @torch.no_grad()
+    def start(self, memory: Memory, beams: int = 1) -> PointerState:
+        """A state before the first token, for ``beams`` hypotheses per document."""
+        assert isinstance(memory, PointerMemory)
+        plain = super().start(memory, beams)
+        state = PointerState(len(plain.caches), plain.known, plain.lengths, beams, plain.copied)
+        state.memory, state.keys = memory, self._keys(memory)
+        return state
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, state: TransformerState, *, attention: bool = False) -> Any:
+        """Read one token per hypothesis, [R]; log P of the next, [R, V], and the state, changed in place."""
+        assert isinstance(state, PointerState)
+        features, shown = self._advance(tokens, state, attention)
+        rows = features.unflatten(0, (-1, state.beams))
+        log_p = self.log_probs(self._pointed(rows, state.memory, state.keys, state), state.memory).flatten(0, 1)
+        return (log_p, state, shown) if attention else (log_p, state)
+
+
+def copyable(memory: PointerMemory) -> Tensor:
+    """Where a token may be copied from, [N, S]: not from padding or the end symbol, unless there is nothing else."""
+    assert memory.lengths is not None and memory.source is not None
+    last = (memory.lengths - 1).clamp(min=1)
+    return torch.arange(memory.source.shape[1], device=last.device) < last[:, None]
