@@ -123,14 +123,16 @@ def test_steps_and_beams_are_the_whole(options):
     if options.get("told_length"):
         memory = memory.told(torch.tensor([5, 0, 3]))
     with torch.no_grad():
-        whole = model.decode(shifted(TARGET), memory)
+        both = shifted(TARGET), shifted(TARGET.roll(1, 1) + 1)  # two hypotheses of each, which change places
+        whole = [model.decode(target_in, memory) for target_in in both]
         state = model.start(memory, 2)
         for t in range(TARGET.shape[1]):
-            tokens = shifted(TARGET)[:, t].repeat_interleave(2)
+            first, second = (t % 2, 1 - t % 2)
+            tokens = torch.stack((both[first][:, t], both[second][:, t]), 1).flatten()
             log_p, state = model.step(tokens, state)
             state.reorder(torch.tensor([1, 0, 3, 2, 5, 4]))
-            torch.testing.assert_close(log_p[::2], whole[:, t], rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(log_p[1::2], whole[:, t], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(log_p[::2], whole[first][:, t], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(log_p[1::2], whole[second][:, t], rtol=1e-4, atol=1e-5)
         state.reorder(torch.tensor([4, 5]), torch.tensor([2]))
         assert state.memory.size == 1
         found = [row[0] for row in beam(model, memory, beams=3, limits=Limits(maximum=6))]

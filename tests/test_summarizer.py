@@ -37,7 +37,7 @@ def test_a_summary_tells_what_was_copied_from_where(summarizer):
     giver, brings, taker, thing = found.copied
     for copied, word in ((giver, found.words[0]), (taker, found.words[2]), (thing, found.words[3])):
         assert copied.probability > 0.5 and word.strip(".") in found.source[copied.position].text
-    assert brings.probability < 0.5
+    assert brings.probability < 0.1 and brings.position is None
     assert found.log_prob <= 0 and summarizer.device.type == "cpu" and "Summarizer" in repr(summarizer)
 
 

@@ -23,7 +23,8 @@ TRANSLATION = Words(
     "A translation model",
     "Translate with `regard translate --model FOLDER`.",
     "BLEU and chrF, where given, are of greedy decoding.",
-    """It translates sentences of the kind it was trained on, one at a time. Elsewhere it may leave things out, repeat itself
+    """\
+It translates sentences of the kind it was trained on, one at a time. Elsewhere it may leave things out, repeat itself
 or make things up, fluently; names and numbers deserve a look. It carries over whatever bias its data have.""",
 )
 

@@ -220,7 +220,8 @@ class _Summarization(PairWork[Settings]):
         "A model that summarizes",
         "Summarize with `regard summarize --model FOLDER`.",
         "ROUGE, where given, is of greedy decoding.",
-        """It summarizes documents of the kind and length it was trained on. It may leave out what matters, put words into the
+        """\
+It summarizes documents of the kind and length it was trained on. It may leave out what matters, put words into the
 wrong mouth or make things up, fluently: `regard summarize --show` tells which words were copied, and from where. It
 carries over whatever bias its data have.""",
     )
