@@ -101,8 +101,9 @@ class Room(NamedTuple):
         return self.window - 3 - LEAST
 
     def cuts(self, asked: int, length: int) -> list[tuple[int, int]]:
-        """Windows of a context of ``length`` tokens for a question of ``asked``."""
-        return windows(length, self.window - 3 - asked, self.stride)
+        """Windows of a context of ``length`` tokens for a question of ``asked``; they share at least half."""
+        room = self.window - 3 - asked
+        return windows(length, room, min(self.stride, max(1, room // 2)))
 
 
 def padded(
