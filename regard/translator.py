@@ -310,7 +310,7 @@ def load(
     refuse_other_tasks(path, "translation")
     if engine == "ctranslate2":
         return _load_ctranslate2(path, device, int8)
-    place = _device("cpu" if int8 and device is None else device)
+    place = device_of("cpu" if int8 and device is None else device)
     if int8 and place.type != "cpu":
         raise ValueError(f"int8 is for a CPU, got device {place}")
     from regard.folder import open as open_folder  # after the checks: a wrong name is quick to be told
@@ -367,7 +367,7 @@ def refuse_other_tasks(path: Path, task: str) -> None:
         raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; regard.load opens any of them")
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def device_of(device: str | torch.device | None) -> torch.device:
     """The device of this name, by default the GPU if there is one."""
     there = torch.cuda.is_available()
     try:
