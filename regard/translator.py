@@ -19,6 +19,7 @@ from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
 from regard.output import Attended, Output, Translation, joined, sentences
 from regard.search import Search
+from regard.tasks import TASKS
 from regard.text import UNK, Encoded, Subwords
 
 BUNDLED = Path(__file__).parent / "bundled"
@@ -360,8 +361,9 @@ def task_of(path: Path) -> str:
 
 
 def refuse_other_tasks(path: Path, task: str) -> None:
-    """A folder of another task is told by name, and not by what is missing from it."""
-    if (found := task_of(path)) != task:
+    """A folder of a task that is used in another way is told by name, and not by what is missing from it."""
+    found = task_of(path)
+    if found not in TASKS or TASKS[found].loads != TASKS[task].loads:
         raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; regard.load opens any of them")
 
 
