@@ -67,7 +67,7 @@ def owners(cuts: Sequence[tuple[int, int]], length: int) -> Integers:
     """For each token the number of the window that sees most on the side where it sees less; the earlier of equals.
 
     >>> owners([(0, 6), (3, 9), (6, 10)], 10).tolist()
-    [0, 0, 0, 0, 0, 1, 1, 2, 2, 2]
+    [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
     """
     best, owner = np.full(length, -1), np.zeros(length, np.int64)
     for number, (start, end) in enumerate(cuts):
