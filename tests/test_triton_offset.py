@@ -72,6 +72,7 @@ class Case:
     layout: str = "plain"
     splits: int = 1
     seed: int = 0
+    stages: int | None = None  # of the tiles, on a GPU; None: as many as the kernel's own tables have
 
 
 SCORES = {
@@ -242,7 +243,7 @@ def compare(case):
     try:
         with pytest.MonkeyPatch.context() as patch:
             if case.tile is not None:
-                stages = 2 if CUDA and case.dtype in HALF else 1  # as in the kernel's own tables
+                stages = case.stages or (2 if CUDA and case.dtype in HALF else 1)
                 config = triton_offset.Config(*case.tile, 4, stages)
                 patch.setattr(triton_offset, "configure", lambda kernel, p: config)
             if case.splits > 1:
@@ -516,6 +517,24 @@ FULL = [
     Case("capped", 500, 500, 16, "causal", 0, torch.bfloat16, 2, 4, 2, 64, 64, None),
     Case("shaw_key", 500, 500, 16, "all", 0, torch.float16, 2, 4, 2, 64, 64, None, dropout=0.1, sink=True),
 ]  # fmt: skip
+
+
+NARROW = [
+    Case("shaw", 70, 150, 3, "causal", 80, d, 1, 2, 1, dims, values, tile, stages=stages)
+    for d in HALF
+    for dims, values in ((16, 16), (32, 16), (16, 32), (32, 32), (64, 16), (16, 64))
+    for tile in ((64, 64), (64, 128))
+    for stages in (2, 3)
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("case", NARROW, ids=lambda c: f"{c.dtype}-{c.dim}-{c.value_dim}-{c.tile}-{c.stages}")
+def test_narrow_rows_on_tensor_cores(case, monkeypatch):
+    """Rows narrower than NARROWEST: where all of these pass, it may be 16."""
+    monkeypatch.setattr(triton_offset, "NARROWEST", 16)
+    compare(case)
 
 
 @pytest.mark.gpu
