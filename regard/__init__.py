@@ -10,6 +10,7 @@ from regard.attend import attend, plan, steps
 from regard.kernels.reference import Steps
 from regard.loading import load
 from regard.plan import Plan
+from regard.summarizer import Summarizer
 from regard.terms import Keys
 from regard.trace import Trace, record
 from regard.translator import Translator
@@ -23,6 +24,7 @@ __all__ = [
     "Keys",
     "Plan",
     "Steps",
+    "Summarizer",
     "Trace",
     "Translator",
     "attend",

@@ -25,11 +25,24 @@ from regard.console import (
     printed,
     read_aloud,
     say,
+    sources_drawn,
     table,
     told,
     written,
 )
-from regard.lines import Line, Pair, Writer, lines_of, paired, pairs_of, text_of, whole_text, windows
+from regard.lines import (
+    Line,
+    Pair,
+    Writer,
+    document_of,
+    keyed,
+    lines_of,
+    paired,
+    pairs_of,
+    text_of,
+    whole_text,
+    windows,
+)
 
 if TYPE_CHECKING:
     from regard.align import Links
@@ -37,7 +50,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="regard",
-    help="Attention you can use, train and see: train, translate, answer, evaluate, align and explore.",
+    help="Attention you can use, train and see: train, translate, summarize, answer, evaluate, align, explore.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -200,6 +213,60 @@ def translate(
                     written(html, translator, line.text, found, look)
                 number += 1
             writer.flush()
+
+
+@app.command()
+def summarize(
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Documents; else --input, else stdin.")
+    ] = None,
+    *,
+    model: Annotated[str, typer.Option("--model", "-m", help="A model folder of `regard train --task summarization`.")],
+    input: Annotated[list[Path] | None, typer.Option("--input", "-i", help="A file, one document; - is stdin.")] = None,
+    by_line: Annotated[bool, typer.Option("--lines", help="Each line of the input is a document.")] = False,
+    key: Annotated[str | None, typer.Option(help="The input is JSON lines with documents under this key.")] = None,
+    output: OutFile = None,
+    beam: Beam = 5,
+    length: Annotated[int | None, typer.Option(min=1, help="Words that a summary should have, about.")] = None,
+    min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = 0,
+    max_length: Annotated[int, typer.Option(min=1, help="Subwords at most.")] = 200,
+    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ, by which they are ranked.")] = 1.0,
+    no_repeat: Annotated[int, typer.Option(min=0, help="No run of so many subwords comes twice; 0: it may.")] = 3,
+    consensus: Annotated[int, typer.Option(min=0, help="Draw so many more, and take what is most like all.")] = 0,
+    show: Annotated[bool, typer.Option("--show", help="Draw what was looked at and copied.")] = False,
+    batch_tokens: BatchTokens = 4096,
+    device: Device = None,
+    int8: Int8 = False,
+    strict: Strict = False,
+) -> None:
+    """Summarize documents: arguments, files, or the standard input as a whole; a line of output each, in order.
+
+    \b
+    regard summarize -m model/ --input chat.txt
+    cat chat.txt | regard summarize -m model/ --show
+    regard summarize -m model/ --input test.jsonl --key dialogue --output test.summaries
+    regard summarize -m model/ --length 10 "Ann: I baked cookies. Bob: Great!"
+
+    A document that is empty, binary or not UTF-8 is reported on stderr and gives an empty line. One that is longer than
+    all that the model was trained on is read whole, with a note; nothing is cut off.
+    """
+    from regard.summarizer import load
+
+    if max_length < min_length:
+        raise ValueError(f"--max-length {max_length} is less than --min-length {min_length}")
+    documents = _documents(text, input, by_line, key)
+    search: dict[str, Any] = {"beam": beam, "length": length, "min_length": min_length, "max_length": max_length}
+    search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
+    with Writer(output) as writer, Job(strict, "documents") as job:
+        summarizer = load(model, device=device, int8=int8)
+        for some in windows(documents, 1000):
+            for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
+                writer.write([found.text])
+                if show and found.summaries:
+                    writer.write(sources_drawn(found.summaries[0]))
+            writer.flush()
+    if job.bad and job.bad == job.count:
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -494,6 +561,27 @@ def _given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
         if str(path) != "-":
             open(path, "rb").close()  # tell what is missing before anything is done
     return chain.from_iterable(lines_of(path) for path in input or [Path("-")])
+
+
+def _documents(text: list[str] | None, input: list[Path] | None, by_line: bool, key: str | None) -> Iterable[Line]:
+    """Documents from arguments, files or the standard input."""
+    if text and input:
+        raise ValueError("give documents or --input, not both")
+    if by_line and key:
+        raise ValueError("--lines and --key are two ways to read a file: give one of them")
+    if text:
+        for name in text:
+            if os.path.isfile(name):
+                say(f"{name} is summarized as text; to summarize the file of that name, write --input {name}")
+        return [Line(f"argument {i}", document) for i, document in enumerate(text, 1)]
+    paths = input or [Path("-")]
+    for path in paths:
+        if str(path) != "-":
+            open(path, "rb").close()  # tell what is missing before anything is done
+    if by_line or key:
+        lines = chain.from_iterable(lines_of(path) for path in paths)
+        return (keyed(line, key) for line in lines) if key else lines
+    return (document_of(path) for path in paths)
 
 
 def _load(name: str, device: str | None, int8: bool, engine: str) -> Translator:

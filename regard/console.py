@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from regard.align import Links
     from regard.answerer import Answer
     from regard.output import Output
+    from regard.summarizer import Summary
     from regard.translator import Translator
 
 
@@ -35,8 +36,8 @@ def message(error: Exception) -> str:
 class Job:
     """Lines through a model: bad ones are reported and give nothing, the others go on; a bar if somebody looks."""
 
-    def __init__(self, strict: bool) -> None:
-        self.strict, self.count, self.bad = strict, 0, 0
+    def __init__(self, strict: bool, noun: str = "lines") -> None:
+        self.strict, self.noun, self.count, self.bad = strict, noun, 0, 0
         self.bar: Any = None
 
     def __enter__(self) -> Job:
@@ -44,24 +45,24 @@ class Job:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("lines"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (TextColumn(self.noun), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self.bar.start()
-            self.task = self.bar.add_task("lines", total=0)
+            self.task = self.bar.add_task(self.noun, total=0)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if self.bar:
             self.bar.stop()
         if self.bad and kind is None:
-            say(f"{self.bad:,} of {self.count:,} lines could not be used and are empty in the output")
+            say(f"{self.bad:,} of {self.count:,} {self.noun} could not be used and are empty in the output")
 
     def step(self, lines: int) -> None:
         if self.bar:
             self.bar.advance(self.task, lines)
 
-    def run(self, items: Sequence[Item], work: Callable[..., list[Output]], **options: Any) -> Iterator[Output]:
-        """What becomes of each item, in order."""
+    def run(self, items: Sequence[Item], work: Callable[..., list[Any]], **options: Any) -> Iterator[Any]:
+        """What becomes of each item, in order: what ``work`` makes of it, or an output with its problem."""
         from regard.output import Output
 
         if self.strict:
@@ -109,6 +110,39 @@ def drawn(source: str, found: Output, weights: Sequence[Tensor], marked: Links |
             chosen = links(matrix) if marked is None else marked
             rows += ["", *picture(matrix, *words, marked=chosen).split("\n"), ""]
     return rows
+
+
+WIDTH = 100  # columns of a drawn document
+
+
+def sources_drawn(summary: Summary) -> list[str]:
+    """The document with a bar behind each word, as high as it was looked at, and copied words in brackets; so is the
+    summary, with brackets around what was copied rather than written."""
+    copied = {c.position for c in summary.copied if c.position is not None and c.probability >= 0.5}
+    looked = summary.attention.sum(0)
+    top = float(looked.max()) if looked.numel() else 0.0
+    words = []
+    for i, word in enumerate(summary.source):
+        bar = " ▁▂▃▄▅▆▇█"[min(8, round(8 * float(looked[i]) / top + 0.2))] if top > 0 else " "
+        text = f"[{_shown(word.text)}]" if i in copied else _shown(word.text)
+        words.append(f"{text}{bar}".rstrip())
+    own = [
+        f"[{_shown(word)}]" if c.probability >= 0.5 else _shown(word)
+        for word, c in zip(summary.words, summary.copied, strict=True)
+    ]
+    legend = "[copied]  looked at: ▁ a little … █ most"
+    return ["", *_wrapped(own), "", *_wrapped(words), "", legend, ""]
+
+
+def _wrapped(words: Sequence[str]) -> list[str]:
+    lines, width = [""], 0
+    for word in words:
+        if width and width + 1 + len(word) > WIDTH:
+            lines.append("")
+            width = 0
+        lines[-1] += f" {word}" if width else word
+        width = len(lines[-1])
+    return lines
 
 
 def pictured(path: Path, source: str, found: Output, weights: Sequence[Tensor]) -> None:

@@ -69,6 +69,30 @@ def lines_of(path: PathLike) -> Iterator[Line]:
             yield Line(where, "", f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})")
 
 
+def document_of(path: PathLike) -> Line:
+    """All of a file as one text; what is not UTF-8 has a problem."""
+    name = "standard input" if str(path) == "-" else str(path)
+    raw = b"\n".join(_raw(path))
+    try:
+        return Line(name, raw.decode())
+    except UnicodeDecodeError as error:
+        return Line(name, "", f"not text in UTF-8 (byte 0x{raw[error.start]:02x} at {error.start:,})")
+
+
+def keyed(line: Line, key: str) -> Line:
+    """A line of JSON as the text, or the texts, under a key."""
+    from regard.data.documents import parsed, texts_of
+    from regard.data.readers import Bad
+
+    if line.problem:
+        return line
+    found = parsed(line.text, line.where)
+    texts = found if isinstance(found, Bad) else texts_of(found, key, line.where)
+    if isinstance(texts, Bad):
+        return line._replace(text="", problem=f"{texts.kind} ({texts.detail})")
+    return line._replace(text="\n".join(texts))
+
+
 def text_of(path: PathLike) -> list[str]:
     """All lines of a file, which must be UTF-8."""
     lines = list(lines_of(path))

@@ -12,7 +12,7 @@ KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeL"}
 def rouge(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """Mean F₁ · 100 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L; of several references the best by each.
 
-    Summaries are cut into sentences, a line each, as ROUGE-L over summaries wants them.
+    Summaries are cut into lines and sentences, as ROUGE-L over summaries wants them.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -20,7 +20,11 @@ def rouge(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
         raise ValueError(f"expected as many outputs as references, got {len(outputs):,} and {len(references):,}")
     scorer, totals = RougeScorer(list(KINDS), use_stemmer=True), dict.fromkeys(KINDS, 0.0)
     for output, wanted in zip(outputs, references, strict=True):
-        found = scorer.score_multi(["\n".join(sentences(text)) for text in wanted], "\n".join(sentences(output)))
+        found = scorer.score_multi([_cut(text) for text in wanted], _cut(output))
         for kind in KINDS:
             totals[kind] += found[kind].fmeasure
     return {name: 100 * totals[kind] / len(outputs) for kind, name in KINDS.items()}
+
+
+def _cut(text: str) -> str:
+    return "\n".join(sentence for line in text.splitlines() for sentence in sentences(line))

@@ -15,7 +15,8 @@ class Search:
     ``beam`` hypotheses are kept open and ranked by Σ log p / lengthᵅ, α being ``length_penalty``; the ``nbest`` best
     are returned. With ``sample`` they are drawn from the model instead: sharpened by ``temperature``, cut to the
     ``top_k`` likeliest tokens and to the fewest that hold ``top_p`` of the probability; the same ``seed`` and lines
-    give the same draws. ``min_length`` and ``max_length`` count subwords.
+    give the same draws. ``min_length`` and ``max_length`` count subwords. No run of ``no_repeat`` subwords comes twice
+    (0: it may).
     """
 
     beam: int = 5
@@ -23,6 +24,7 @@ class Search:
     length_penalty: float = 1.0
     min_length: int = 0
     max_length: int | None = None
+    no_repeat: int = 0
     sample: bool = False
     temperature: float = 1.0
     top_k: int | None = None
@@ -36,6 +38,8 @@ class Search:
             raise ValueError(f"the {self.nbest} best of {self.beam} hypotheses: make beam at least nbest")
         if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, None, 1.0):
             raise ValueError("temperature, top_k and top_p are for sampling: add sample=True")
+        if self.no_repeat < 0:
+            raise ValueError(f"no_repeat: expected 0 or a number of subwords, got {self.no_repeat}")
         decode.Limits(minimum=self.min_length, maximum=self.max_length)  # checks them
 
     @classmethod
@@ -55,6 +59,7 @@ class Search:
     def run(self, model: Any, memory: Any, number: int, **options: Any) -> list[list[decode.Hypothesis]]:
         """The best hypotheses of each sentence; ``number`` tells batches apart."""
         limits = self.limits
+        model = decode.NoRepeat(model, self.no_repeat) if self.no_repeat else model
         if self.sample:
             seed = None if self.seed is None else (self.seed * 1_000_003 + number) % 2**63
             return decode.sample(

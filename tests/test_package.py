@@ -51,6 +51,7 @@ LAYOUT = [
     "tasks",
     "search",
     "translator",
+    "summarizer",
     "answerer",
     "loading",
     "evaluate",
@@ -73,7 +74,8 @@ def test_public_names():
         {"attend", "load", "plan", "record", "show", "steps"},
         {"decode", "mask", "models", "nn", "score", "trace"},
     )
-    assert set(regard.__all__) == {"Answerer", "Keys", "Plan", "Steps", "Trace", "Translator"} | functions | modules
+    classes = {"Answerer", "Keys", "Plan", "Steps", "Summarizer", "Trace", "Translator"}
+    assert set(regard.__all__) == classes | functions | modules
     assert regard.trace.__all__ == [
         "QuerySteps",
         "Stopped",
@@ -125,7 +127,17 @@ def test_public_names():
         "Transformer",
         "TransformerConfig",
     ]
-    assert regard.decode.__all__ == ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
+    assert regard.decode.__all__ == [
+        "Hypothesis",
+        "Limits",
+        "Model",
+        "NoRepeat",
+        "State",
+        "beam",
+        "greedy",
+        "sample",
+        "score",
+    ]
 
 
 def test_public_names_of_the_text_half():

@@ -24,7 +24,7 @@ def flat(text: str) -> str:
     >>> flat("Ann: hi!\\r\\n\\r\\nBob:  hello  ")
     'Ann: hi! ¶ Bob: hello'
     """
-    return "".join(char for char, _ in _placed(text))
+    return _SPACE.sub(lambda gap: _instead(gap.group()), text.strip())
 
 
 def places(text: str) -> list[int]:
@@ -33,19 +33,18 @@ def places(text: str) -> list[int]:
     >>> places("a \\n b")
     [0, 1, 1, 1, 4]
     """
-    return [place for _, place in _placed(text)]
-
-
-def _placed(text: str) -> Iterator[tuple[str, int]]:
-    start = len(text) - len(text.lstrip())
+    at = len(text) - len(text.lstrip())
     end = len(text.rstrip())
-    at = start
-    for gap in _SPACE.finditer(text, start, end):
-        yield from zip(text[at : gap.start()], range(at, gap.start()), strict=True)
+    found: list[int] = []
+    for gap in _SPACE.finditer(text, at, end):
+        found += range(at, gap.start())
+        found += [gap.start()] * len(_instead(gap.group()))
         at = gap.end()
-        for char in f" {MARK} " if _LINE_END.search(gap.group()) else " ":
-            yield char, gap.start()
-    yield from zip(text[at:end], range(at, end), strict=True)
+    return [*found, *range(at, end)]
+
+
+def _instead(gap: str) -> str:
+    return f" {MARK} " if _LINE_END.search(gap) else " "
 
 
 @dataclass(frozen=True)

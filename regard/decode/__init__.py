@@ -5,6 +5,7 @@ A hypothesis ends with the end symbol, which counts in its score and its length.
 
 from regard.decode._beam import beam
 from regard.decode._common import Hypothesis, Limits, Model, State, score
+from regard.decode._repeat import NoRepeat
 from regard.decode._walk import greedy, sample
 
-__all__ = ["Hypothesis", "Limits", "Model", "State", "beam", "greedy", "sample", "score"]
+__all__ = ["Hypothesis", "Limits", "Model", "NoRepeat", "State", "beam", "greedy", "sample", "score"]

@@ -297,6 +297,7 @@ class CTranslate2Engine:
             num_hypotheses=search.nbest,
             length_penalty=search.length_penalty,
             min_decoding_length=search.min_length,
+            no_repeat_ngram_size=search.no_repeat,
             max_decoding_length=max(longest),  # of the batch; a longer one is cut
             max_input_length=0,
             return_scores=True,

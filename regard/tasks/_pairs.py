@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import regard.decode as decode
 from regard.data import Batch, Corpus, Limits, batches, texts
-from regard.decode import greedy
 from regard.tasks._run import Work
 from regard.tasks._settings import Fitted, Settings, survey
 from regard.text import EOS, PAD, Subwords
@@ -63,6 +63,7 @@ class PairTask(ABC):
 
     sums: Sequence[str]
     objective: nn.Module
+    limits = decode.Limits()  # of what is decoded in validation
     alike = False  # is a word cut the same way in all of a pair, under BPE-dropout?
 
     def __init__(
@@ -143,7 +144,7 @@ class PairTask(ABC):
             memory = model.encode(
                 batch.source[some].to(self.device), lengths=batch.source_lengths[some].to(self.device)
             )
-            for i, hypothesis in zip(some, greedy(model, memory), strict=True):
+            for i, hypothesis in zip(some, decode.greedy(model, memory, limits=self.limits), strict=True):
                 found[int(batch.rows[i])] = self.valid.subwords.decode(hypothesis.tokens.tolist())
         return [found[int(row)] for row in rows], [self.valid.text(int(row))[1] for row in rows]
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from regard.data import Corpus, Reader
 from regard.data.documents import Documents
+from regard.decode import Limits
 from regard.models.pointer import PointerTransformer
 from regard.tasks import _command, _run
 from regard.tasks._mixture import mixture_loss
@@ -188,6 +189,7 @@ class Summarization(PairTask):
     ) -> None:
         super().__init__(model, corpus, valid, fitted, device)
         s, self.rouge = fitted.training, rouge
+        self.limits = Limits(maximum=int(corpus.lengths[1].max()))
         options = {"smoothing": s.smoothing, "rdrop": s.rdrop, "coverage": s.coverage, "told": s.told}
         self.objective = Objective(model, **options, dtype=self.dtype)
 

@@ -211,7 +211,13 @@ class _Run:
         scores = self._validate(weights)
         if scores:
             self._say_scores(made, scores)
-        if scores and best and standing.best is not None and standing.best < scores["valid_loss"]:
+        if (
+            self.settings.best
+            and scores
+            and best
+            and standing.best is not None
+            and standing.best < scores["valid_loss"]
+        ):
             weights, made = best, f"the weights of update {standing.best_update}, the best in validation"
             self.plain.load_state_dict(weights)
             scores = self._validate(weights)

@@ -46,7 +46,8 @@ class Settings(Table):
     ``warmup`` updates; the cosine ends at ``final_lr``.
 
     Watching: every ``valid_every`` updates the model is validated, a checkpoint is written and the weights are kept
-    for averaging: at the end, those of the last ``average`` times are averaged. Training ends early when the
+    for averaging: at the end, those of the last ``average`` times are averaged, and the ``best`` single ones are kept
+    instead if they did better (false: the average in any case). Training ends early when the
     validation was not better ``patience`` times in a row (0: never). Every ``log_every`` updates a line is logged.
 
     Machine: ``device`` "auto", "cpu", "cuda"; ``precision`` "auto" (bfloat16 on a GPU), "bfloat16" or "float32";
@@ -67,6 +68,7 @@ class Settings(Table):
     seed: int = 1
     valid_every: int | None = None
     average: int = 10
+    best: bool = True
     patience: int = 20
     keep: int = 2
     log_every: int = 50
