@@ -26,6 +26,7 @@ from regard.explorer.models import Key, Models
 from regard.explorer.page import File
 from regard.explorer.schema import Invalid, checked
 from regard.explorer.security import App, Gate, Hosts
+from regard.explorer.summarizing import Way
 from regard.explorer.traces import Recent, Traces
 from regard.explorer.translating import Recorded
 from regard.explorer.translating import Request as Wanted
@@ -122,6 +123,12 @@ class Service:
 
     async def translate(self, arguments: Arguments) -> Response:
         return to_json(await self._translate(arguments, Wanted(arguments["text"])))
+
+    async def summarize(self, arguments: Arguments) -> Response:
+        text, way = arguments["text"], Way(arguments.get("beam", 5), arguments.get("length"))
+        key = Key(self._models.name(arguments.get("model"), "summarization"), way)
+        _check_words("text", text, self._limits.document_words)
+        return await self._ask(key, text, len(text))
 
     async def answer(self, arguments: Arguments) -> Response:
         context, question = arguments["context"], arguments["question"]

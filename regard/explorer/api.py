@@ -71,6 +71,16 @@ def operations(limits: Limits) -> list[Operation]:
             needs_model=True,
         ),
         Operation(
+            "summarize",
+            "POST",
+            "/api/summarize",
+            "A summary, and the words of the text that each of its words was made of.",
+            "Summary",
+            "Summarize",
+            needs_model=True,
+            document=True,
+        ),
+        Operation(
             "answer",
             "POST",
             "/api/answer",

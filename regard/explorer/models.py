@@ -9,8 +9,10 @@ from regard.answerer import Answerer
 from regard.explorer.answering import Reads
 from regard.explorer.answers import Unable
 from regard.explorer.schema import Invalid
+from regard.explorer.summarizing import Summarizes
 from regard.explorer.translating import Translates
 from regard.loading import load
+from regard.summarizer import Summarizer
 from regard.translator import Translator
 
 
@@ -87,6 +89,8 @@ class Models:
 def _served(model: Any) -> Served:
     if isinstance(model, Translator):
         return Translates(model)
+    if isinstance(model, Summarizer):
+        return Summarizes(model)
     if isinstance(model, Answerer):
         return Reads(model)
     raise TypeError(f"expected a translator, a summarizer or an answerer, got {type(model).__name__}")

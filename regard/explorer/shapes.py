@@ -102,6 +102,29 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "Translate": _object(("model", "beam"), text=text, model=model, beam=beam),
         "Translation": _object(**answered),
         "Passage": _object(text=_TEXT, words=_many(ref("Word"))),
+        "Summarize": _object(
+            ("model", "beam", "length"),
+            text=document,
+            model=model,
+            beam=beam,
+            length={"type": "integer", "minimum": 1, "maximum": limits.length, "description": "in words, about"},
+        ),
+        "Summary": _object(
+            summary=_TEXT,
+            source=ref("Passage"),
+            target=ref("Passage"),
+            attention={**_MATRIX, "description": "how much each summary word (a row) attends to each word of the text"},
+            copied=_many(
+                _object(
+                    probability={"type": "number", "description": "that the word was copied and not written"},
+                    position={**_PLACE, "description": "the word of the text it is most likely a copy of"},
+                )
+            ),
+            score={"type": "number", "description": "what the search ranks by"},
+            log_prob=_NUMBER,
+            model=_TEXT,
+            note=_TEXT,
+        ),
         "Ask": _object(
             ("model", "n_best"),
             context=document,
