@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from regard.store import to_toml
 from regard.train import Outcome
 
 
+class Words(NamedTuple):
+    """What a card says of a task: what the model is, how to use it, how it is measured, and what it is not for."""
+
+    title: str
+    use: str
+    measures: str
+    limits: str
+
+
+TRANSLATION = Words(
+    "A translation model",
+    "Translate with `regard translate --model FOLDER`.",
+    "BLEU and chrF, where given, are of greedy decoding.",
+    """\
+It translates sentences of the kind it was trained on, one at a time. Elsewhere it may leave things out, repeat itself
+or make things up, fluently; names and numbers deserve a look. It carries over whatever bias its data have.""",
+)
+
+
 def model_card(
-    tables: Mapping[str, Mapping[str, Any]], outcome: Outcome, *, size: int, store: str, device: str, begun: float
+    tables: Mapping[str, Mapping[str, Any]],
+    outcome: Outcome,
+    *,
+    size: int,
+    store: str,
+    device: str,
+    begun: float,
+    words: Words = TRANSLATION,
 ) -> str:
     """README.md of a model folder."""
     data, standing = tables["data"], outcome.standing
     scores = "\n".join(f"| {name} | {value:.4g} |" for name, value in outcome.scores.items())
     files = "\n".join(f"- {line}" for line in _sources(data))
     held_out = f"{data['valid_pairs']:,} pairs held out for validation" if data["valid_pairs"] else "no validation set"
-    return f"""# A translation model
+    return f"""# {words.title}
 
 Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-%d %H:%M", time.gmtime(begun))} UTC on
-{device}. Translate with `regard translate --model FOLDER`.
+{device}. {words.use}
 
 ## Data
 
@@ -42,7 +68,7 @@ Whether the model may be passed on depends on the licences of these texts.
 {"|---|---|" if scores else ""}
 {scores}
 
-`valid_loss` is the negative log-likelihood of a subword in nats; BLEU and chrF, where given, are of greedy decoding.
+`valid_loss` is the negative log-likelihood of a subword in nats; {words.measures}
 
 ## Settings
 
@@ -52,8 +78,7 @@ Whether the model may be passed on depends on the licences of these texts.
 
 ## Limits
 
-It translates sentences of the kind it was trained on, one at a time. Elsewhere it may leave things out, repeat itself
-or make things up, fluently; names and numbers deserve a look. It carries over whatever bias its data have.
+{words.limits}
 """
 
 
@@ -61,8 +86,10 @@ def _sources(data: Mapping[str, Any]) -> list[str]:
     lines = []
     if data.get("source"):
         lines.append(f"`{data['source']}` and `{data['target']}`")
+    if data.get("train"):
+        lines.append(f"`{data['train']}`")
     for table in data.get("corpora", ()):
-        names = [f"`{table[key]}`" for key in ("source", "target", "tsv", "jsonl") if key in table]
+        names = [f"`{table[key]}`" for key in ("source", "target", "tsv", "jsonl", "path") if key in table]
         lines.append(" and ".join(names) + (f", weight {table['weight']:g}" if "weight" in table else ""))
     return lines
 

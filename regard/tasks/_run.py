@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from regard.folder import make_model, read_config, save, write_config
-from regard.tasks._card import model_card
+from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
 from regard.text import Subwords
 from regard.train import Outcome, Progress, Ranks, Silent, Task, fit, progress
@@ -36,6 +36,7 @@ class Work(ABC, Generic[S]):
     examples: ClassVar[str]
     files: ClassVar[tuple[tuple[str, str], ...]]
     settings: type[S]
+    words: ClassVar[Words] = TRANSLATION
     scores: ClassVar[Mapping[str, str]] = {"transformer": "cross_score", "rnn": "score"}
     score_help: ClassVar[str] = "the score of cross-attention"
 
@@ -65,7 +66,7 @@ class Work(ABC, Generic[S]):
 
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         """README.md of the folder."""
-        return model_card(tables, outcome, **about)
+        return model_card(tables, outcome, words=self.words, **about)
 
     def finished(self, tables: Mapping[str, Any]) -> dict[str, Any]:
         """config.toml of the folder, beside [model]."""

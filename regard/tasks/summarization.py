@@ -22,6 +22,7 @@ from regard.data.documents import Documents
 from regard.decode import Limits
 from regard.models.pointer import PointerTransformer
 from regard.tasks import _command, _run
+from regard.tasks._card import Words
 from regard.tasks._mixture import mixture_loss
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured
 from regard.tasks._settings import Fitted, PairTraining, Sections
@@ -215,6 +216,15 @@ class _Summarization(PairWork[Settings]):
     )
     scores: ClassVar[Mapping[str, str]] = {"pointer": "copy_score"}
     score_help = "the score of the attention that copies"
+    words = Words(
+        "A model that summarizes",
+        "Summarize with `regard summarize --model FOLDER`.",
+        "ROUGE, where given, is of greedy decoding.",
+        """\
+It summarizes documents of the kind and length it was trained on. It may leave out what matters, put words into the
+wrong mouth or make things up, fluently: `regard summarize --show` tells which words were copied, and from where. It
+carries over whatever bias its data have.""",
+    )
     examples = """\
   regard train --task summarization --train train.jsonl --valid valid.jsonl --out model/
   regard train --task summarization --train train.tsv --out model/ --score general

@@ -1,0 +1,196 @@
+"""Summarizer and `regard summarize`: what was copied from where, lengths, long and bad documents."""
+
+import json
+
+import chats
+import pytest
+import torch
+
+import regard
+from regard.decode import Hypothesis
+from regard.summarizer import likest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chats")
+    chats.train(path)
+    return path / "model"
+
+
+@pytest.fixture(scope="module")
+def summarizer(folder):
+    return regard.load(folder, device="cpu")
+
+
+CHAT, WANTED = chats.chats(1, 5)[0]
+
+
+def test_a_summary_tells_what_was_copied_from_where(summarizer):
+    found = summarizer.summarize(CHAT)
+    assert isinstance(found, regard.summarizer.Summary) and str(found) == found.text == WANTED
+    assert list(found.words) == found.text.split() and "".join(found.tokens).strip() == found.text
+    assert all(CHAT[word.start : word.end] == word.text for word in found.source)
+    assert [word.text for word in found.source] == CHAT.split()
+    assert found.attention.shape == (len(found.words), len(found.source))
+    assert (found.attention >= 0).all() and (found.attention.sum(1) <= 1 + 1e-5).all()
+    giver, brings, taker, thing = found.copied
+    for copied, word in ((giver, found.words[0]), (taker, found.words[2]), (thing, found.words[3])):
+        assert copied.probability > 0.5 and word.strip(".") in found.source[copied.position].text
+    assert brings.probability < 0.1 and brings.position is None
+    assert found.log_prob <= 0 and summarizer.device.type == "cpu" and "Summarizer" in repr(summarizer)
+
+
+def test_what_comes_out_is_in_the_order_of_what_came_in(summarizer):
+    some = chats.chats(20, 6)
+    documents = [f"{document}\n{'well ' * (i % 4)}" for i, (document, _) in enumerate(some)]
+    seen = []
+    together = summarizer.summarize(documents, beam=2, batch_tokens=200, progress=seen.append)
+    assert sum(seen) == 20 and len(seen) > 2
+    for document, found in zip(documents, together, strict=True):
+        alone = summarizer.summarize(document, beam=2)
+        assert found.text == alone.text
+        torch.testing.assert_close(found.attention, alone.attention, rtol=1e-3, atol=1e-4)
+
+
+def test_lengths_are_kept(summarizer):
+    subwords = len(summarizer.summarize(CHAT).tokens)
+    assert len(summarizer.summarize(CHAT, max_length=2).tokens) == 2
+    assert len(summarizer.summarize(CHAT, min_length=subwords + 3).tokens) >= subwords + 3
+    for length in (2, 12):
+        assert abs(len(summarizer.summarize(CHAT, length=length).words) - length) <= 0.5 * length + 1
+    with pytest.raises(ValueError, match="length: expected at least 1 word, got 0"):
+        summarizer.summarize(CHAT, length=0)
+    with pytest.raises(TypeError, match="unknown option size"):
+        summarizer.summarize(CHAT, size=3)
+
+
+def test_a_model_that_is_told_the_length_keeps_to_it():
+    from regard.data import Corpus, Pairs, batches
+    from regard.models import PointerConfig, PointerTransformer
+    from regard.summarizer import Summarizer
+    from regard.tasks.summarization import Objective
+    from regard.text import Subwords
+
+    words = ["one", "two", "three", "four", "five", "six", "seven"]
+    pairs = [(" ".join(words), " ".join(words[:n])) for n in range(1, 8)] * 4
+    subwords = Subwords.learn([[text for pair in pairs for text in pair]], 300)
+    torch.manual_seed(0)
+    size = {"dim": 32, "ffn_dim": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    model = PointerTransformer(PointerConfig(vocab_size=len(subwords), **size, told_length=True))
+    batch = batches(Corpus.build([Pairs(pairs)], subwords), tokens=4000, shuffle=False)[0]
+    objective = Objective(model, smoothing=0.0, rdrop=0.0, told=1.0).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(120):
+        loss = objective(batch.source, batch.source_lengths, batch.target_in, batch.target_out)[0] / batch.tokens
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    told = Summarizer(model, subwords)
+    assert [len(told.summarize(pairs[0][0], length=n, beam=1).words) for n in (1, 3, 5, 7)] == [1, 3, 5, 7]
+
+
+def test_a_consensus_is_what_is_most_like_all(summarizer):
+    def of(*tokens):
+        return Hypothesis(torch.tensor(tokens), 0.0, torch.zeros(len(tokens)))
+
+    some = [of(9, 9, 9), of(4, 5, 6, 7), of(4, 5, 6), of(4, 5, 8)]
+    assert likest(some)[0] is some[2] and likest(some)[-1] is some[0]
+    first, second = (summarizer.summarize(CHAT, consensus=4, seed=3).text for _ in range(2))
+    assert first == second == WANTED
+
+
+def test_bad_documents_stop_nothing(summarizer):
+    outputs = summarizer.outputs([CHAT, "", " \n ", "a\0b", "\ud800"])
+    assert [bool(output.problem) for output in outputs] == [False, True, True, True, True]
+    assert outputs[0].text == WANTED and outputs[1].text == ""
+    assert [o.problem for o in outputs[1:4]] == [
+        "the document is empty",
+        "the document is empty",
+        "binary data, not text: a NUL character at 1",
+    ]
+    with pytest.raises(ValueError, match="document 2: the document is empty"):
+        summarizer.summarize([CHAT, ""])
+    with pytest.raises(TypeError, match="expected lines of text, got bytes"):
+        summarizer.summarize([b"x"])
+
+
+def test_long_documents_are_read_whole_or_refused(folder, summarizer):
+    document = "\n".join(["Bako: some tea."] * 400)  # more than it was trained on
+    (output,) = summarizer.outputs([document], beam=1, max_length=8)
+    assert output.summaries and "trained on at most 1,024" in output.note and not output.problem
+    assert output.summaries[0].attention.shape[1] == len(document.split())
+    summarizer.limit = 50
+    try:
+        (output,) = summarizer.outputs([document])
+        assert "the most is 50; cut it into parts" in output.problem and not output.summaries
+    finally:
+        summarizer.limit = regard.summarizer.LIMIT
+
+
+def test_a_folder_of_another_task_is_told(folder, model):
+    with pytest.raises(ValueError, match="a model for summarization, and one for translation is needed"):
+        regard.translator.load(folder)
+    with pytest.raises(ValueError, match="a model for translation, and one for summarization is needed"):
+        regard.summarizer.load(model)
+    assert regard.summarizer.load(folder, int8=True).summarize(CHAT).text == WANTED
+
+
+# --- the command ---
+
+
+def test_arguments_files_lines_json_and_stdin(run, folder, tmp_path):
+    (tmp_path / "chat.txt").write_text(CHAT)
+    other, other_wanted = chats.chats(2, 6)[1]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps({"d": d}) + "\n" for d in (CHAT, other)))
+    (tmp_path / "lines").write_text(CHAT.replace("\r\n", " ") + "\n" + other.replace("\r\n", " ") + "\n")
+    for arguments, stdin in (
+        (["-i", tmp_path / "chat.txt"], b""),
+        ([CHAT], b""),
+        ([], CHAT.encode()),
+        (["-i", "-"], CHAT.encode()),
+    ):
+        done = run("summarize", "-m", folder, *arguments, stdin=stdin)
+        assert (done.code, done.lines, done.err) == (0, [WANTED], "")
+    done = run("summarize", "-m", folder, "-i", tmp_path / "d.jsonl", "--key", "d", "-o", tmp_path / "out")
+    assert done.code == 0 and done.out == b""
+    assert (tmp_path / "out").read_text().splitlines() == [WANTED, other_wanted]
+    assert len(run("summarize", "-m", folder, "--lines", "-i", tmp_path / "lines").lines) == 2
+    done = run("summarize", "-m", folder, "-i", tmp_path / "chat.txt", "-i", tmp_path / "chat.txt", "--int8")
+    assert done.lines == [WANTED, WANTED]
+
+
+def test_show_draws_what_was_copied(run, folder):
+    done = run("summarize", "-m", folder, "--show", CHAT)
+    giver, _, taker, _ = WANTED.split()
+    drawn = done.out.decode()
+    assert done.lines[0] == WANTED and f"[{giver}] brings [{taker}]" in drawn and f"[{giver}:]" in drawn
+    assert "█" in drawn and "[copied]" in drawn
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "says"),
+    [
+        ([], b"", "standard input: the document is empty"),
+        ([], b"\x00\x01", "binary data"),
+        ([], b"abc\xff", "not text in UTF-8 (byte 0xff at 3)"),
+        (["--key", "d"], b"{", "standard input:1: not JSON"),
+        (["--key", "d"], b'{"x": "y"}', "expected a string or a list of strings under 'd'"),
+        (["--key", "d", "--lines"], b"", "give one of them"),
+        (["--min-length", "9", "--max-length", "3", "x"], b"", "--max-length 3 is less than --min-length 9"),
+        (["-i", "nowhere.txt"], b"", "nowhere.txt: No such file"),
+        (["-i", "nowhere.txt", "x"], b"", "not both"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(run, folder, arguments, stdin, says):
+    done = run("summarize", "-m", folder, *arguments, stdin=stdin)
+    assert done.code == 2 and says in done.err and "Traceback" not in done.err
+
+
+def test_one_bad_document_of_two(run, folder):
+    done = run("summarize", "-m", folder, "--lines", stdin=CHAT.replace("\r\n", " ").encode() + b"\n\xff\n")
+    assert done.code == 0 and done.lines[1] == "" and "1 of 2 documents could not be used" in done.err
+    done = run("summarize", "-m", folder, "--lines", "--strict", stdin=b"\xff\n")
+    assert done.code == 2 and "not UTF-8" in done.err
+    done = run("summarize", "-m", "en-fr-nowhere", "x")
+    assert done.code == 2 and "there is no such model folder" in done.err
