@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.reading import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
 from regard.text import Encoded, checked
-from regard.translator import device_of, find, refuse_other_tasks
+from regard.translator import _device, find, refuse_other_tasks
 from regard.wordpiece import Cutter
 
 BATCH_TOKENS = 8192
@@ -176,7 +176,7 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
     """An answerer from a model folder that ``regard train --task qa`` left; by default on the GPU if there is one."""
     path = find(name)
     refuse_other_tasks(path, "qa")
-    place = device_of(device)
+    place = _device(device)
     from regard.folder import open as open_folder  # after the checks: a wrong name is quick to be told
 
     loaded = open_folder(path)

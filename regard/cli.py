@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="regard",
-    help="Attention you can use, train and see: train, translate, summarize, answer, evaluate, align, explore.",
+    help="Attention you can use, train and see: train, translate, summarize, answer, evaluate, align and explore.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -40,8 +40,8 @@ STORES = ("float32", "float16", "int8")
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "transformer": (TransformerConfig, Transformer),
     "rnn": (RNNConfig, RNNSeq2Seq),
-    "reader": (ReaderConfig, Reader),
     "pointer": (PointerConfig, PointerTransformer),
+    "reader": (ReaderConfig, Reader),
 }
 _NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
 

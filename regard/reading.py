@@ -67,7 +67,7 @@ def owners(cuts: Sequence[tuple[int, int]], length: int) -> Integers:
     """For each token the number of the window that sees most on the side where it sees less; the earlier of equals.
 
     >>> owners([(0, 6), (3, 9), (6, 10)], 10).tolist()
-    [0, 0, 0, 0, 0, 1, 1, 2, 2, 2]
+    [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
     """
     best, owner = np.full(length, -1), np.zeros(length, np.int64)
     for number, (start, end) in enumerate(cuts):
@@ -101,8 +101,9 @@ class Room(NamedTuple):
         return self.window - 3 - LEAST
 
     def cuts(self, asked: int, length: int) -> list[tuple[int, int]]:
-        """Windows of a context of ``length`` tokens for a question of ``asked``."""
-        return windows(length, self.window - 3 - asked, self.stride)
+        """Windows of a context of ``length`` tokens for a question of ``asked``; they share at least half."""
+        room = self.window - 3 - asked
+        return windows(length, room, min(self.stride, max(1, room // 2)))
 
 
 def padded(

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.documents import MARK, flat, places
 from regard.decode import Hypothesis
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
@@ -154,6 +153,8 @@ class Summarizer:
             progress: called after each batch with the number of documents in it.
             options: those of :class:`regard.search.Search`; ``max_length`` is 200 subwords by default.
         """
+        from regard.data.documents import flat  # here, since importing regard is to be quick
+
         if length is not None and length < 1:
             raise ValueError(f"length: expected at least 1 word, got {length}")
         base = Search.of({"max_length": LONGEST, **options})
@@ -264,6 +265,8 @@ def read(model: PointerTransformer, memory: PointerMemory, outputs: Sequence[Ten
 
 def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, subwords: Subwords) -> Summary:
     """Tokens as words, on both sides."""
+    from regard.data.documents import MARK
+
     special = {PAD, BOS, EOS, UNK, *subwords.extra.values()}
     kept = [i for i, token in enumerate(found.tokens.tolist()) if token not in special]
     tokens, made = found.tokens[kept].tolist(), Read(made.weights[kept], made.copies[kept])
@@ -286,6 +289,8 @@ def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, su
 
 def _source_words(document: str) -> tuple[tuple[Word, ...], list[int | None]]:
     """The words of a document, and for each word of its flat form which of them it is; None for a line end."""
+    from regard.data.documents import flat, places
+
     line, at = flat(document), places(document)
     words: list[Word] = []
     number: list[int | None] = []
@@ -304,6 +309,8 @@ def _source_words(document: str) -> tuple[tuple[Word, ...], list[int | None]]:
 
 def _target_words(tokens: Sequence[int], subwords: Subwords) -> tuple[tuple[str, ...], list[list[int]]]:
     """The words of an output, as ``split()`` has them but for line ends, and the tokens that each is made of."""
+    from regard.data.documents import MARK
+
     groups: list[list[int]] = []
     for i, token in enumerate(tokens):
         if not groups or subwords.token(token)[:1].isspace():

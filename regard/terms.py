@@ -170,8 +170,11 @@ def plain(terms: Terms) -> Terms:
 def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
     """At most one dot and one tanh term: a sum of either kind is one of it over concatenated dims.
 
-    Also says, in words, what it did.
+    Key terms beside dot products alone are dims of them too, 1 · c_j, where a gradient of theirs may be asked for: then
+    what knows dot products, and their gradients, is enough. Also says, in words, what it did.
     """
+    if _are_dims(terms):
+        return _keys_as_dims(terms), ("key terms folded into the dot term",)
     if len(terms.terms) == 1 and not isinstance(getattr(terms.terms[0], "scale", None), Tensor):
         return terms, ()
     dots, tanhs = terms.dots, terms.tanhs
@@ -195,6 +198,27 @@ def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
     else:
         folded += tanhs
     return Terms(folded + rest, terms.cap, terms.values), tuple(notes)
+
+
+def _are_dims(terms: Terms) -> bool:
+    """Dot and key terms, of types that lose nothing when a key term becomes a dim."""
+    dots, keys = terms.dots, terms.keys
+    if not dots or not keys or len(dots) + len(keys) != len(terms.terms):
+        return False
+    full = all(t.q.dtype in (torch.float32, torch.float64) and t.q.dtype == _tensor(t.k).dtype for t in dots)
+    same = all(_tensor(t.c).dtype == dots[0].q.dtype for t in keys)
+    return terms.cap is None and full and same and may_need_gradient(*(t.c for t in keys))
+
+
+def _keys_as_dims(terms: Terms) -> Terms:
+    """[q; 1]·[k; c], with zeros up to a multiple of 8 dims, which fused kernels want."""
+    dots, first = terms.dots, terms.dots[0].q
+    c: Tensor = torch.stack([_tensor(t.c) for t in terms.keys]).sum(0)
+    q, k = [t.q * _per_head(t.scale, t.q) for t in dots], [_tensor(t.k) for t in dots]
+    empty = -(sum(t.shape[-1] for t in q) + 1) % 8
+    q += [first.new_ones(*first.shape[:-1], 1), first.new_zeros(*first.shape[:-1], empty)]
+    k += [c, c.new_zeros(*c.shape[:-1], empty)]
+    return Terms((DotTerm(torch.cat(q, -1), 1.0, torch.cat(k, -1)),), None, terms.values)
 
 
 def _strictest(forms: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
 from regard.output import Attended, Output, Translation, joined, sentences
 from regard.search import Search
+from regard.tasks import TASKS
 from regard.text import UNK, Encoded, Subwords
 
 BUNDLED = Path(__file__).parent / "bundled"
@@ -309,7 +310,7 @@ def load(
     refuse_other_tasks(path, "translation")
     if engine == "ctranslate2":
         return _load_ctranslate2(path, device, int8)
-    place = device_of("cpu" if int8 and device is None else device)
+    place = _device("cpu" if int8 and device is None else device)
     if int8 and place.type != "cpu":
         raise ValueError(f"int8 is for a CPU, got device {place}")
     from regard.folder import open as open_folder  # after the checks: a wrong name is quick to be told
@@ -360,12 +361,13 @@ def task_of(path: Path) -> str:
 
 
 def refuse_other_tasks(path: Path, task: str) -> None:
-    """A folder of another task is told by name, and not by what is missing from it."""
-    if (found := task_of(path)) != task:
+    """A folder of a task that is used in another way is told by name, and not by what is missing from it."""
+    found = task_of(path)
+    if found not in TASKS or TASKS[found].loads != TASKS[task].loads:
         raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; regard.load opens any of them")
 
 
-def device_of(device: str | torch.device | None) -> torch.device:
+def _device(device: str | torch.device | None) -> torch.device:
     """The device of this name, by default the GPU if there is one."""
     there = torch.cuda.is_available()
     try:

@@ -6,8 +6,10 @@ import json
 import pytest
 import torch
 
+from regard.answerer import Answerer
 from regard.interop import bert
 from regard.models import Transformer, TransformerConfig
+from regard.reading import padded
 from regard.wordpiece import WordPiece, load_subwords
 
 transformers = pytest.importorskip("transformers")
@@ -127,6 +129,39 @@ def test_a_written_folder_loads_and_others_are_refused(tmp_path):
             bert.from_bert(tmp_path / "bert")
     with pytest.raises(TypeError, match=r"expected a transformers.BertModel or the folder of one, got Linear"):
         bert.from_bert(torch.nn.Linear(2, 2))
+
+
+def test_a_question_answering_head_comes_along(tmp_path):
+    """Start and end logits of BertForQuestionAnswering, for questions and contexts of different lengths."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz"]
+    theirs = transformers.BertForQuestionAnswering(
+        small(vocab_size=len(names), max_position_embeddings=64).config
+    ).eval()
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.add_(torch.randn_like(p) * 0.2)
+    theirs.save_pretrained(tmp_path)
+    WordPiece.of_vocabulary(names).save(tmp_path / "tokenizer.json")
+    reader, words = bert.load_reader(tmp_path)
+    questions, contexts = ["a b c", "d"], ["e f g h", "i j k l m n"]
+    sides = [[line.ids for line in words.encode_batch(texts)] for texts in (questions, contexts)]
+    with torch.no_grad():
+        got = reader(*padded(reader, *sides, multiple=8))
+        for i, (question, context) in enumerate(zip(*sides, strict=True)):
+            tokens = torch.tensor([[words.bos_id, *question, words.eos_id, *context, words.eos_id]])
+            kinds = torch.tensor([[0] * (len(question) + 2) + [1] * (len(context) + 1)])
+            out = theirs(tokens, token_type_ids=kinds)
+            at = [0, *range(len(question) + 2, tokens.shape[1] - 1)]
+            expected = torch.stack((out.start_logits[0, at], out.end_logits[0, at]))
+            assert (got[i, :, : len(at)] - expected).abs().max() < 1e-4 < expected.abs().max()
+    found = Answerer(reader, words).answer("e f g h", "a b", n_best=3)
+    assert found.text in "e f g h" and "e f g h"[found.start : found.end] == found.text
+    small().save_pretrained(tmp_path / "plain")
+    WordPiece.of_vocabulary([*names, *(f"x{i}" for i in range(50 - len(names)))]).save(
+        tmp_path / "plain/tokenizer.json"
+    )
+    with pytest.raises(ValueError, match="a BERT without a head for question answering"):
+        bert.load_reader(tmp_path / "plain")
 
 
 def test_segments_are_for_encoders():

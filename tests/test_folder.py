@@ -132,7 +132,7 @@ def test_a_broken_configuration(saved):
     with pytest.raises(Damaged, match="not a usable configuration: TransformerConfig: dim must be a multiple of heads"):
         folder.open(saved)
     config.write_text(text.replace('kind = "transformer"', 'kind = "convolution"'))
-    with pytest.raises(Damaged, match="kind must be one of transformer, rnn, pointer, got 'convolution'"):
+    with pytest.raises(Damaged, match="kind must be one of transformer, rnn, pointer, reader, got 'convolution'"):
         folder.open(saved)
 
 

@@ -74,8 +74,8 @@ def test_public_names():
         {"attend", "load", "plan", "record", "show", "steps"},
         {"decode", "mask", "models", "nn", "score", "trace"},
     )
-    classes = {"Answerer", "Keys", "Plan", "Steps", "Summarizer", "Trace", "Translator"}
-    assert set(regard.__all__) == classes | functions | modules
+    own = {"Answerer", "Keys", "Plan", "Steps", "Summarizer", "Trace", "Translator"}
+    assert set(regard.__all__) == own | functions | modules
     assert regard.trace.__all__ == [
         "QuerySteps",
         "Stopped",

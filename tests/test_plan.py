@@ -179,3 +179,21 @@ def test_memory_of_blockwise_grows_linearly():
 def test_memory_of_sdpa_counts_its_dense_mask():
     with_mask, without = (long(4096, mask=mask).memory_bytes for mask in (Window(8, 8), None))
     assert with_mask - without == 4096 * 4096
+
+
+def test_key_terms_are_dims_of_a_dot_product_where_gradients_are_wanted():
+    """BiDAF's trilinear score then runs, and learns, on PyTorch's fused attention."""
+    q, k, v = (torch.randn(2, 4, n, 6, dtype=torch.float64) for n in (5, 7, 7))
+    score = (General(6, 6, heads=4, diagonal=True) + Key(6, heads=4)).double()
+    mask = Lengths(torch.tensor([7, 3]))
+    plan = regard.plan(q, k, v, score=score, mask=mask)
+    assert plan.kernel == "sdpa" and "key terms folded into the dot term" in str(plan) and "dot(8 dims)" in str(plan)
+    got, expected = (regard.attend(q, k, v, score=score, mask=mask, backend=b) for b in ("auto", "reference"))
+    assert (got - expected).abs().max() < 1e-12
+    up = torch.randn_like(got)
+    for a, b in zip(*(torch.autograd.grad(x, list(score.parameters()), up) for x in (got, expected)), strict=True):
+        assert (a - b).abs().max() < 1e-12 and a.abs().max() > 1e-6
+    with torch.no_grad():
+        assert "folded" not in str(regard.plan(q, k, v, score=score, mask=mask))
+    for other in (Softcap(General(6, 6, diagonal=True), 5.0) + Key(6), Dot() + ALiBi(heads=4) + Key(6)):
+        assert "key terms folded" not in str(regard.plan(q, k, v, score=other.double(), mask=mask))

@@ -59,6 +59,7 @@ def test_windows_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="window: expected at least 36 tokens"):
         Room.of(20, 5, None)
     assert Room.of(384, 128, 64).window == 64 and Room.of(50, 5, None).most == 15
+    assert Room(384, 128).cuts(341, 100) == [(0, 40), (20, 60), (40, 80), (60, 100)]  # a long question: half is shared
 
 
 # --- spans ---

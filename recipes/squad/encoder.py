@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from regard.folder import FORMAT, quantize, save
+from regard.folder import FORMAT, quantize, save, unpack
 from regard.folder import open as open_folder
 from regard.folder import pack as packed
-from regard.store import read_tensors, write_tensors
+from regard.store import read_tensors, read_toml, write_tensors
 
 TOKENS = "embedding.weight"
 
@@ -37,28 +37,32 @@ def pack(into: Path) -> Path:
     return into
 
 
-def slim(model: Path, into: Path) -> Path:
+def slim(model: Path, into: Path, store: str) -> Path:
+    """A trained folder without the token vectors, if they were frozen; those of a reader from scratch stay."""
     tensors, about = read_tensors(model / "model.safetensors")
-    kept = {name: t for name, t in tensors.items() if not name.startswith(f"encoder.{TOKENS}")}
-    if len(kept) == len(tensors):
-        raise ValueError(f"{model}: there is no encoder.{TOKENS} in it")
+    frozen = read_toml(model / "config.toml")["training"]["freeze"]
+    kept = {name: t for name, t in unpack(tensors).items() if not frozen or name != f"encoder.{TOKENS}"}
     into.mkdir(parents=True, exist_ok=True)
     for name in ("config.toml", "metrics.jsonl", "README.md"):
         if (model / name).exists():
             shutil.copy(model / name, into / name)
-    write_tensors(into / "model.safetensors", kept, about)
+    if not frozen:
+        shutil.copy(model / "tokenizer.json", into / "tokenizer.json")
+    write_tensors(into / "model.safetensors", packed(kept, store), {**about, "store": store})
     return into
 
 
 def fill(model: Path, encoder: Path, into: Path) -> Path:
     tensors, about = read_tensors(model / "model.safetensors")
     source = read_tensors(encoder / "model.safetensors")[0]
-    tensors |= {f"encoder.{name}": t for name, t in source.items() if name.startswith(TOKENS)}
+    if f"encoder.{TOKENS}" not in tensors:
+        tensors |= {f"encoder.{name}": t for name, t in source.items() if name.startswith(TOKENS)}
     into.mkdir(parents=True, exist_ok=True)
     for name in ("config.toml", "metrics.jsonl", "README.md"):
         if (model / name).exists():
             shutil.copy(model / name, into / name)
-    shutil.copy(encoder / "tokenizer.json", into / "tokenizer.json")
+    words = model if (model / "tokenizer.json").exists() else encoder
+    shutil.copy(words / "tokenizer.json", into / "tokenizer.json")
     write_tensors(into / "model.safetensors", tensors, about)
     open_folder(into)
     return into
@@ -70,13 +74,14 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--from", dest="encoder", type=Path, default=Path("out/minilm"))
     parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--store", default="float16", choices=("float32", "float16", "int8"), help="for slim")
     options = parser.parse_args()
     if options.what == "pack":
         print(pack(options.into))
     elif options.model is None:
         sys.exit(f"error: {options.what} takes the folder of a model")
     elif options.what == "slim":
-        print(slim(options.model, options.into))
+        print(slim(options.model, options.into, options.store))
     else:
         print(fill(options.model, options.encoder, options.into))
 

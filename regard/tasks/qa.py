@@ -288,7 +288,9 @@ class _Answering(_run.Work[Settings]):
         if name := settings.model.get("pretrained"):
             encoder, _ = pretrained(name)
             model = {key: value for key, value in encoder.config.to_table().items() if key not in NOT_ITS}
-            settings = replace(settings, model={"joint": True, **model, **settings.model})
+            model |= {"joint": True, "attention_dropout": 0.0, **settings.model}  # fused attention has none
+            training = {**fine_tuning(pairs), **settings.training}
+            settings = replace(settings, model=model, training=training)
         return Fitted.of(settings, pairs, on_gpu, kept)
 
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
@@ -333,6 +335,13 @@ class _Answering(_run.Work[Settings]):
 # What a reader does not take over from an encoder's configuration: what its subwords decide, what writes, and its own.
 NOT_ITS = {"vocab_size", "pad_id", "bos_id", "eos_id", "cross_score", "decoder_score", "decoder_layers", "output_bias"}
 NOT_ITS |= {"joint", "model_layers", "pretrained"}
+
+
+def fine_tuning(pairs: int) -> dict[str, Any]:
+    """How an encoder that knows much already is trained: gently, about five times through the questions."""
+    updates = min(20_000, max(100, pairs // 9))  # of some 45 questions
+    gentle = {"lr": 1e-4, "schedule": "cosine", "weight_decay": 0.01, "average": 4}
+    return {**gentle, "updates": updates, "warmup": updates // 10, "tokens": 10_000}
 
 
 def pretrained(name: str) -> tuple[Any, Cutter]:
