@@ -22,7 +22,7 @@ from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
 from regard.search import Search
 from regard.text import BOS, EOS, PAD, UNK, Encoded, Subwords
-from regard.translator import _batches, _odd, device_of, find, refuse_other_tasks
+from regard.translator import _batches, _device, _odd, find, refuse_other_tasks
 
 LIMIT = 32_768  # subwords of a document that is read at all
 LONGEST = 200  # subwords of a summary, unless told otherwise
@@ -329,7 +329,7 @@ def load(
 
     path: Path = find(name)
     refuse_other_tasks(path, "summarization")
-    place = device_of("cpu" if int8 and device is None else device)
+    place = _device("cpu" if int8 and device is None else device)
     if int8 and place.type != "cpu":
         raise ValueError(f"int8 is for a CPU, got device {place}")
     loaded = open_folder(path)
