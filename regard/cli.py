@@ -98,9 +98,7 @@ Head = Annotated[int | None, typer.Option(help="One head of it, from 0; by defau
 Shift = Annotated[
     bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
 ]
-Models = Annotated[
-    list[str] | None, typer.Option("--model", "-m", help="A model folder or a bundled model; may be repeated.")
-]
+Models = Annotated[list[str] | None, typer.Option("--model", "-m", help="A model folder of any task; may be repeated.")]
 Traces = Annotated[
     list[Path] | None, typer.Option("--trace", help="A file of trace.save; may be repeated. Then no model is needed.")
 ]
@@ -475,7 +473,7 @@ def serve(
     allow_host: AllowHost = None,
     device: Device = None,
 ) -> None:
-    """Answer over HTTP: translations, word links, and what a model looked at.
+    """Answer over HTTP: translations, summaries, answers to questions, and what a model looked at.
 
     \b
     regard serve --model model/
@@ -508,11 +506,12 @@ def explore(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     device: Device = None,
 ) -> None:
-    """Open the explorer: type a sentence, and see what each word looks at and how every number was made.
+    """Open the explorer: type a text, and see what each word looks at and how every number was made.
 
     \b
     regard explore
     regard explore --model transformer/ --model rnn/ --port 9000 --no-browser
+    regard explore --model translator/ --model summarizer/ --model reader/
     regard explore --trace book.safetensors
 
     It is `regard serve` with a page. Everything stays on this machine.

@@ -21,7 +21,7 @@ from regard.decode import Hypothesis
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
 from regard.search import Search
-from regard.text import UNK, Encoded, Subwords
+from regard.text import BOS, EOS, PAD, UNK, Encoded, Subwords
 from regard.translator import _batches, _odd, device_of, find, refuse_other_tasks
 
 LIMIT = 32_768  # subwords of a document that is read at all
@@ -267,7 +267,9 @@ def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, su
     """Tokens as words, on both sides."""
     from regard.data.documents import MARK
 
-    tokens = [t for t in found.tokens.tolist() if subwords.decode([t])]
+    special = {PAD, BOS, EOS, UNK, *subwords.extra.values()}
+    kept = [i for i, token in enumerate(found.tokens.tolist()) if token not in special]
+    tokens, made = found.tokens[kept].tolist(), Read(made.weights[kept], made.copies[kept])
     words, place = _source_words(document)
     own, groups = _target_words(tokens, subwords)
     onto = torch.zeros(made.weights.shape[1], len(words))  # from source tokens to words of the document

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import chats
 import torch
 import toy
 
@@ -15,7 +16,8 @@ from regard.explorer import _app, _server
 from regard.explorer.limits import Limits
 from regard.explorer.models import Models
 from regard.explorer.security import Hosts
-from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models import PointerConfig, PointerTransformer, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models.reader import Reader, ReaderConfig
 from regard.text import Subwords
 
 
@@ -30,6 +32,21 @@ def save_models(path, **settings):
     for name, model in (("transformer", transformer), ("rnn", rnn)):
         folder.save(path / name, model, subwords, settings={"data": {"max_tokens": 64}, **settings})
     return [str(path / name) for name in ("transformer", "rnn")]
+
+
+def save_task_models(path):
+    """A summarizer and a reader that know nothing either."""
+    subwords = Subwords.learn([[text for chat in chats.chats(100, 0) for text in chat]], vocab_size=500)
+    torch.manual_seed(5)
+    small = {"vocab_size": len(subwords), "dim": 32, "ffn_dim": 48, "heads": 2, "encoder_layers": 1}
+    models = {
+        "summarization": PointerTransformer(PointerConfig(**small, decoder_layers=1, copy_dim=16)),
+        "qa": Reader(ReaderConfig(**small, model_layers=1)),
+    }
+    data = {"summarization": {"max_tokens": 64}, "qa": {"window": 60, "stride": 16, "unanswerable": 3}}
+    for task, model in models.items():
+        folder.save(path / task, model, subwords, settings={"task": task, "data": data[task]})
+    return [str(path / task) for task in models]
 
 
 class Answer(NamedTuple):

@@ -52,6 +52,10 @@ def plain(model, source, target_in):
         for t in range(target_in.shape[1]):
             q, keys = model.copy_query(h[n, t]), model.copy_key(states[n, :length])
             e = model.copy_score(q[None, None, None], keys[None, None], offset=t)[0, 0, 0]
+            if model.follow is not None:
+                strength = model.follow.weight[0] @ h[n, t] + model.follow.bias[0]
+                follows = [j > 0 and document[j - 1] == target_in[n, t].item() for j in range(length)]
+                e = e + strength * torch.tensor(follows)
             a = e.exp() / e.exp().sum()
             context = (a[:, None] * states[n, :length]).sum(0)
             g = 1 / (1 + math.e ** -(model.gate.weight[0] @ torch.cat((h[n, t], context)) + model.gate.bias[0]))
@@ -116,7 +120,9 @@ def test_r_drop_is_both_divergences_of_the_mixtures():
     torch.testing.assert_close(found[0], wanted.detach(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("options", [{}, {"coverage": True}, {"copy_score": "relative"}, {"told_length": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"coverage": True}, {"copy_score": "relative"}, {"told_length": True}, {"follow": False}]
+)
 def test_steps_and_beams_are_the_whole(options):
     model = made(**options)
     memory = model.encode(SOURCE)

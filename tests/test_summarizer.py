@@ -8,7 +8,8 @@ import torch
 
 import regard
 from regard.decode import Hypothesis
-from regard.summarizer import likest
+from regard.summarizer import Read, likest, summary_of
+from regard.text import Subwords
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,20 @@ def test_a_summary_tells_what_was_copied_from_where(summarizer):
         assert copied.probability > 0.5 and word.strip(".") in found.source[copied.position].text
     assert brings.probability < 0.1 and brings.position is None
     assert found.log_prob <= 0 and summarizer.device.type == "cpu" and "Summarizer" in repr(summarizer)
+
+
+def test_a_space_that_is_a_subword_by_itself_stays():
+    subwords = Subwords.learn([["the cat sat"]], vocab_size=265)  # so few that every word begins with a space alone
+    source, written = subwords.encode("a zebra"), [*subwords.encode("the zebra").ids, 2]
+    assert subwords.token(written[0]) == " "
+    weights = torch.zeros(len(written), len(source.ids) + 1)
+    weights[[written.index(subwords.encode("z").ids[1])]] = torch.eye(len(source.ids) + 1)[3]  # z looks at z
+    tokens = torch.tensor(written)
+    found = summary_of(
+        "a zebra", source, Hypothesis(tokens, 0.0, torch.zeros(len(written))), Read(weights, weights), subwords
+    )
+    assert found.text == "the zebra" and found.words == ("the", "zebra")
+    assert found.attention[0].sum() == 0 and found.attention[1, 1] > 0 and found.copied[1].position == 1
 
 
 def test_what_comes_out_is_in_the_order_of_what_came_in(summarizer):

@@ -24,13 +24,15 @@ const FORMATS = {
   widget: { input: "src/widget.ts", format: "es", name: "widget", plugins: [] },
 } as const;
 
+/** What needs a service with models of its task, and in a static page, which holds one sentence, what is for 100,000 tokens. */
+const LEFT_OUT: Record<string, string[]> = { static: ["Long", "Summary", "Answer"], widget: ["Summary", "Answer"] };
+
 export default defineConfig(({ mode }) => {
   const one = mode === "static" || mode === "widget" ? FORMATS[mode] : null;
   return {
     plugins: [svelte(), ...(one?.plugins ?? [])],
     base: "./",
-    // A static page holds one sentence: what is for 100,000 tokens stays out of it.
-    resolve: { alias: mode === "static" ? [{ find: "./views/Long.svelte", replacement: "./views/None.svelte" }] : [] },
+    resolve: { alias: LEFT_OUT[mode]?.map((view) => ({ find: `./views/${view}.svelte`, replacement: "./views/None.svelte" })) ?? [] },
     build: {
       outDir: `${OUT}/${one ? mode : "page"}`,
       emptyOutDir: true,

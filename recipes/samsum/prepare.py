@@ -46,19 +46,20 @@ def write(path: Path, chats: Sequence[Chat]) -> None:
 def names(chats: Sequence[Chat]) -> dict[str, str]:
     """Those who speak, each "f", "m" or "?"; who is more often a word ("Will", "May") is left out.
 
-    A pronoun of a summary is a vote for the name that comes last before it.
+    A pronoun of a summary is a vote for the first name of its sentence, or of the one before.
     """
     speak = Counter(name for dialogue, _ in chats for name in SPEAKER.findall(dialogue))
     lower = Counter(word for dialogue, _ in chats for word in re.findall(r"\b[a-z]+\b(?!')", dialogue))
     known = {name for name, times in speak.items() if lower[name.lower()] < times}
     votes: dict[str, Counter[str]] = {name: Counter() for name in known}
     for _, summary in chats:
-        last = None
-        for word in re.findall(r"\w+", summary):
-            if word in known:
-                last = word
-            elif last and word.lower() in PRONOUN:
-                votes[last][PRONOUN[word.lower()]] += 1
+        who, new = None, True
+        for word in re.findall(r"\w+|[.!?]", summary):
+            if word in known and new:
+                who, new = word, False
+            elif who and word.lower() in PRONOUN:
+                votes[who][PRONOUN[word.lower()]] += 1
+            new = new or word in ".!?"
     return {name: _sure(count) for name, count in sorted(votes.items())}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import threading
@@ -16,16 +17,19 @@ from starlette.routing import Route
 
 from regard.explorer import api, shapes
 from regard.explorer._wire import Arguments, body, no_route, parameters, refused, to_bytes, to_json, unless_gone
+from regard.explorer.answering import Asked
 from regard.explorer.answers import Answers, Tile
 from regard.explorer.batching import Line
 from regard.explorer.limits import Limits
 from regard.explorer.metrics import Metrics
-from regard.explorer.models import Models, Recorded
-from regard.explorer.models import Request as Wanted
+from regard.explorer.models import Key, Models
 from regard.explorer.page import File
 from regard.explorer.schema import Invalid, checked
 from regard.explorer.security import App, Gate, Hosts
+from regard.explorer.summarizing import Way
 from regard.explorer.traces import Recent, Traces
+from regard.explorer.translating import Recorded
+from regard.explorer.translating import Request as Wanted
 from regard.trace import wanted
 
 Handler = Callable[[Arguments], Awaitable[Response]]
@@ -56,7 +60,8 @@ def make(
             try:
                 arguments = parameters(request, operation)
                 if wanted_body is not None:
-                    arguments |= checked(await body(request, limits), wanted_body, where="body", known=described)
+                    given = await body(request, limits, document=operation.document)
+                    arguments |= checked(given, wanted_body, where="body", known=described)
                 return await unless_gone(request, handler(arguments))
             except Exception as error:
                 return refused(error)
@@ -82,7 +87,7 @@ class Service:
         self._traces: Traces[Answers] = Traces(count=limits.traces, size=limits.trace_bytes)
         self._tiles: Recent[Tile] = Recent(count=limits.tiles, size=limits.tile_bytes)
         self._model = Line(
-            lambda key, items: _each(key, items) if key is RERUN else models.run(key, items),
+            lambda key, items: models.run(key, items) if isinstance(key, Key) else _each(key, items),
             name="model",
             limit=limits.queue,
             metrics=metrics,
@@ -117,22 +122,38 @@ class Service:
         return to_json({**known, "version": _version()})
 
     async def translate(self, arguments: Arguments) -> Response:
-        return to_json(await self._run(arguments, Wanted(arguments["text"])))
+        return to_json(await self._translate(arguments, Wanted(arguments["text"])))
+
+    async def summarize(self, arguments: Arguments) -> Response:
+        text, way = arguments["text"], Way(arguments.get("beam", 5), arguments.get("length"))
+        key = Key(self._models.name(arguments.get("model"), "summarization"), way)
+        _check_words("text", text, self._limits.document_words)
+        return await self._ask(key, text, len(text))
+
+    async def answer(self, arguments: Arguments) -> Response:
+        context, question = arguments["context"], arguments["question"]
+        key = Key(self._models.name(arguments.get("model"), "qa"), arguments.get("n_best", 5))
+        _check_words("context", context, self._limits.document_words)
+        return await self._ask(key, Asked(context, question), len(context) + len(question))
 
     async def trace(self, arguments: Arguments) -> Response:
-        found: Recorded = await self._run(arguments, Wanted(arguments["text"], True, arguments.get("target")))
+        found: Recorded = await self._translate(arguments, Wanted(arguments["text"], True, arguments.get("target")))
         return to_json({"id": self._traces.add(found.kept, found.kept.size), **found.answer})
 
     async def traces(self, _: Arguments) -> Response:
         told = [{"id": id, "name": each.name, "kinds": each.kinds()} for id, each in self._given.items()]
         return to_json({"traces": told})
 
-    async def _run(self, arguments: Arguments, wanted: Wanted) -> Any:
-        key = self._models.name(arguments.get("model")), arguments.get("beam", 5)
-        if (words := len(wanted.text.split())) > self._limits.words:
-            raise Invalid(f"text: {words:,} words, and the most is {self._limits.words:,}")
+    async def _translate(self, arguments: Arguments, wanted: Wanted) -> Any:
+        key = Key(self._models.name(arguments.get("model"), "translation"), arguments.get("beam", 5))
+        _check_words("text", wanted.text, self._limits.words)
         size = len(wanted.text) + len(wanted.target or "")
         return await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)
+
+    async def _ask(self, key: Key, wanted: Any, size: int) -> Response:
+        """The model's answer; one with a matrix as long as a document is written by a thread that may take its time."""
+        found = await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)
+        return Response(await asyncio.to_thread(to_bytes, found), media_type=api.JSON)
 
     # --- what is read from a trace ---
 
@@ -197,6 +218,11 @@ class Service:
 
     def _kept(self, id: str) -> Answers | None:
         return self._given.get(id) or self._traces.get(id)
+
+
+def _check_words(where: str, text: str, most: int) -> None:
+    if (words := len(text.split())) > most:
+        raise Invalid(f"{where}: {words:,} words, and the most is {most:,}")
 
 
 def _each(_: object, calls: list[Callable[[], Any]]) -> list[Any]:

@@ -36,15 +36,16 @@ def parameters(request: Request, operation: api.Operation) -> Arguments:
     return arguments
 
 
-async def body(request: Request, limits: Limits) -> Any:
-    """The JSON of a request, read within bounds of size and time."""
+async def body(request: Request, limits: Limits, *, document: bool = False) -> Any:
+    """The JSON of a request, read within bounds of size and time; with a document in it it may be larger."""
+    most = limits.document_bytes if document else limits.bytes
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != api.JSON:
         raise HTTPException(415, "expected Content-Type: application/json")
     declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared[:12]) > limits.bytes:
-        raise HTTPException(413, f"the request's body is too large: the most is {limits.bytes:,} bytes")
+    if not declared.isdecimal() or int(declared[:12]) > most:
+        raise HTTPException(413, f"the request's body is too large: the most is {most:,} bytes")
     try:
-        content = await asyncio.wait_for(_read(request, limits.bytes), limits.body)
+        content = await asyncio.wait_for(_read(request, most), limits.body)
     except asyncio.TimeoutError:
         raise HTTPException(408, f"the request's body took more than {limits.body:g} s") from None
     try:

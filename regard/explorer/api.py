@@ -29,6 +29,7 @@ class Operation:
     parameters: dict[str, Schema] = field(default_factory=dict)
     content: str = JSON
     needs_model: bool = False  # else it is answered with 409
+    document: bool = False  # there may be one in the body, which may then be larger
 
 
 # --- operations ---
@@ -68,6 +69,26 @@ def operations(limits: Limits) -> list[Operation]:
             "Translation",
             "Translate",
             needs_model=True,
+        ),
+        Operation(
+            "summarize",
+            "POST",
+            "/api/summarize",
+            "A summary, and the words of the text that each of its words was made of.",
+            "Summary",
+            "Summarize",
+            needs_model=True,
+            document=True,
+        ),
+        Operation(
+            "answer",
+            "POST",
+            "/api/answer",
+            "The answer to a question, and its place in a text.",
+            "Answer",
+            "Ask",
+            needs_model=True,
+            document=True,
         ),
         Operation(
             "trace",
@@ -178,7 +199,11 @@ def openapi(limits: Limits, version: str) -> dict[str, Any]:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "regard", "version": version, "description": "Translations, and what a model looked at."},
+        "info": {
+            "title": "regard",
+            "version": version,
+            "description": "Translations, summaries, answers, and what a model looked at.",
+        },
         "paths": paths,
         "components": {"schemas": schemas(limits)},
     }
@@ -223,7 +248,7 @@ def _errors(operation: Operation) -> dict[str, str]:
     if operation.parameters:
         known |= {"404": "The trace is gone: send the sentence again."}
     if operation.needs_model:
-        known |= {"409": "There is no model, or no translation, to answer with."}
+        known |= {"409": "There is no model of this task, or no translation, to answer with."}
     if operation.parameters or operation.body is not None:
         known |= {
             "422": "Not what the description says, or what the model can do.",

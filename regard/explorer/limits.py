@@ -11,7 +11,13 @@ class Limits:
 
     characters: int = 2_000  # of a text
     words: int = 300  # of a text; word weights are as many times those of the translation
+    document: int = 20_000  # characters of a text that is summarized, or asked about
+    document_words: int = 3_000  # of such a text; word weights are as many times those of the summary or the question
+    question: int = 500  # characters of a question
+    length: int = 500  # words that a summary is asked to have
+    candidates: int = 20  # likeliest places of an answer
     bytes: int = 65_536  # of a request's body; a character takes up to twelve in JSON
+    document_bytes: int = 262_144  # of one with a document in it
     beam: int = 8
     side: int = 512  # rows and columns of a tile
     samples: int = 1_000_000  # rows of each cell of a tile that are looked at

@@ -1,143 +1,99 @@
-"""The models that are served, by name, and what they do with a batch of texts."""
+"""The models that are served, by name and task, and what they do with a batch of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
 
-from regard.explorer import view
+from regard.answerer import Answerer
+from regard.explorer.answering import Reads
 from regard.explorer.answers import Unable
 from regard.explorer.schema import Invalid
-from regard.explorer.sides import alignment, placed, source_side, target_side
-from regard.output import Output, sentences
-from regard.translator import Translator, load
+from regard.explorer.summarizing import Summarizes
+from regard.explorer.translating import Translates
+from regard.loading import load
+from regard.summarizer import Summarizer
+from regard.translator import Translator
 
 
-@dataclass(frozen=True)
-class Request:
-    """A text to translate; with ``trace`` also to be recorded, with ``target`` to be recorded instead."""
+class Served(Protocol):
+    """A model and what the service does with it; made once, when it has been run once, so the first request is quick.
 
-    text: str
-    trace: bool = False
-    target: str | None = None
+    ``limit`` is how many subwords a sentence, a document or a question may have, ``kinds`` what a trace of it has.
+    """
+
+    task: str
+    model: Any
+    limit: int
+    kinds: list[dict[str, Any]]
+
+    def run(self, name: str, options: Any, requests: list[Any]) -> list[Any]:
+        """An answer to each request, or an exception; all with the same options."""
 
 
-class Recorded(NamedTuple):
-    """The answer to a request for a trace, and what is kept for rows, tiles and steps."""
+class Key(NamedTuple):
+    """What requests have in common that are done together."""
 
-    answer: dict[str, Any]
-    kept: view.Recording
+    name: str
+    options: Any
 
 
 class Models:
-    """Translators by name; the first is the default. Every model is run once, so that the first request is quick."""
+    """Models by name; the first of each task is its default."""
 
-    def __init__(self, translators: Iterable[Translator]) -> None:
-        self._known: dict[str, Translator] = {}
-        for translator in translators:
-            self._known[_free(translator.name, self._known)] = translator
-        self._kinds = {name: _kinds(each) for name, each in self._known.items()}
+    def __init__(self, models: Iterable[Any]) -> None:
+        self._known: dict[str, Served] = {}
+        for model in models:
+            self._known[_free(model.name, self._known)] = _served(model)
 
     @classmethod
     def load(cls, names: Iterable[str], device: str | None = None) -> Models:
-        """Model folders, or names of bundled models."""
+        """Model folders of any task, or names of bundled models."""
         return cls(load(name, device=device) for name in names)
 
-    def name(self, wanted: str | None) -> str:
-        """The name of the model that is meant."""
-        if not self._known:
-            raise Unable("no model is served here, only recorded traces; start the service with --model to translate")
+    def name(self, wanted: str | None, task: str) -> str:
+        """The name of the model that is meant, for a task."""
+        known = [name for name, each in self._known.items() if each.task == task]
+        if not known:
+            there = "only others" if self._known else "only recorded traces"
+            raise Unable(f"no model for {task} is served here, {there}; start the service with --model and its folder")
         if wanted is None:
-            return next(iter(self._known))
-        if wanted not in self._known:
-            raise Invalid(f"model: there is no {wanted[:60]!r}; there are {', '.join(self._known)}")
-        return wanted
+            return known[0]
+        if wanted in known:
+            return wanted
+        if wanted in self._known:
+            other = self._known[wanted].task
+            raise Invalid(f"model: {wanted[:60]!r} is for {other}; for {task} there are {', '.join(known)}")
+        raise Invalid(f"model: there is no {wanted[:60]!r}; there are {', '.join(known)}")
 
     def described(self) -> list[dict[str, Any]]:
         """What /api/models tells of each."""
         return [
             {
                 "name": name,
+                "task": each.task,
                 "architecture": type(each.model).__name__,
                 "parameters": sum(p.numel() for p in each.model.parameters()),
-                "default": i == 0,
-                "kinds": self._kinds[name],
+                "default": name == self.name(None, each.task),
+                "kinds": each.kinds,
                 "limit": each.limit,
             }
-            for i, (name, each) in enumerate(self._known.items())
+            for name, each in self._known.items()
         ]
 
-    def run(self, key: Any, requests: list[Request]) -> list[dict[str, Any] | Recorded | Invalid]:
-        """What becomes of texts for one model and beam; ``key`` is (name, beam)."""
-        name, beam = key
-        translator = self._known[name]
-        outputs = self._translated(translator, requests, beam)
-        return [
-            self._answer(name, translator, request, output) for request, output in zip(requests, outputs, strict=True)
-        ]
-
-    @staticmethod
-    def _translated(translator: Translator, requests: Sequence[Request], beam: int) -> list[Output]:
-        """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
-
-        What cannot be traced is not translated either: :func:`view.record` tells why.
-        """
-        outputs = [Output() for _ in requests]
-        for trace in (False, True):
-            chosen = [i for i, r in enumerate(requests) if r.trace == trace and _to_translate(translator, r)]
-            if chosen:
-                texts = [requests[i].text for i in chosen]
-                found = translator.outputs(texts, beam=beam, attention=not trace)
-                for i, output in zip(chosen, found, strict=True):
-                    outputs[i] = output
-        return outputs
-
-    def _answer(
-        self, name: str, translator: Translator, request: Request, output: Output
-    ) -> dict[str, Any] | Recorded | Invalid:
-        if output.problem:
-            return Invalid(f"text: {output.problem}")
-        try:
-            if not request.trace:
-                return {**_translation(translator, request.text, output), "model": name}
-            target = output.text if request.target is None else request.target
-            kept = view.record(translator, request.text, target, own=request.target is None)
-            kept.model, kept.note = name, output.note
-            return Recorded(kept.described(), kept)
-        except Invalid as problem:  # the others of the batch have their answers
-            return problem
+    def run(self, key: Key, requests: list[Any]) -> list[Any]:
+        """What becomes of requests for one model with the same options."""
+        return self._known[key.name].run(key.name, key.options, requests)
 
 
-def _kinds(translator: Translator) -> list[dict[str, Any]]:
-    """What a model has to look at; how long rows and columns are depends on the text."""
-    return [
-        {name: value for name, value in kind.items() if name not in ("queries", "keys")}
-        for kind in view.record(translator, "a", "a").kinds()
-    ]
-
-
-def _to_translate(translator: Translator, request: Request) -> bool:
-    if request.target is not None:
-        return False
-    return not request.trace or 0 < len(translator.subwords.encode(request.text).ids) <= translator.limit
-
-
-def _translation(translator: Translator, text: str, output: Output) -> dict[str, Any]:
-    """A translation with both sides and its word links; a text may have been cut into sentences."""
-    found = output.translations[0]
-    sources, targets = ([getattr(shown, side) for shown in found.attention] for side in ("source", "target"))
-    whole = len(sources) == 1 and len(sources[0].ids) == len(translator.subwords.encode(text).ids)
-    read = [text] if whole else sentences(text)
-    written = [found.text] if len(targets) == 1 else [translator.subwords.decode(target.ids) for target in targets]
-    layers = found.attention[0].weights.shape[0] if found.attention else 1
-    return {
-        "translation": found.text,
-        "source": source_side(text, placed(text, read[: len(sources)], sources)),
-        "target": target_side(found.text, placed(found.text, written, targets)),
-        "alignment": alignment(translator.word_weights(found), translator.look(layers)),
-        "note": output.note,
-    }
+def _served(model: Any) -> Served:
+    if isinstance(model, Translator):
+        return Translates(model)
+    if isinstance(model, Summarizer):
+        return Summarizes(model)
+    if isinstance(model, Answerer):
+        return Reads(model)
+    raise TypeError(f"expected a translator, a summarizer or an answerer, got {type(model).__name__}")
 
 
 def _free(name: str, taken: Iterable[str]) -> str:

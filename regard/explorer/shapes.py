@@ -9,6 +9,7 @@ SCORES = ("trained", "dot", "additive", "general", "bilinear", "location", "rela
 MEASURES = ("weights", "norms")  # of every trace; a row may also be of
 MORE_MEASURES = ("rollout", "gradient")
 KINDS = ("self", "decoder", "cross")
+TASKS = ("translation", "summarization", "qa")
 
 _TEXT: Schema = {"type": "string"}
 _INTEGER: Schema = {"type": "integer"}
@@ -44,8 +45,13 @@ def _object(optional: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
 def schemas(limits: Limits) -> dict[str, Schema]:
     """Everything that goes in or comes out, by name."""
     text = {"type": "string", "maxLength": limits.characters}
-    model = {"type": "string", "maxLength": 200, "description": "a name of /api/models; by default the first"}
+    model = {
+        "type": "string",
+        "maxLength": 200,
+        "description": "one of /api/models; by default the first of the task",
+    }
     beam = {"type": "integer", "minimum": 1, "maximum": limits.beam, "default": 5}
+    document = {"type": "string", "minLength": 1, "maxLength": limits.document}
     span = {"text": _TEXT, "start": _INTEGER, "end": _INTEGER}
     answered = {
         "translation": _TEXT,
@@ -74,11 +80,15 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         ),
         "Model": _object(
             name=_TEXT,
+            task={"type": "string", "enum": list(TASKS)},
             architecture=_TEXT,
             parameters=_INTEGER,
-            default={"type": "boolean"},
-            kinds=_many(ref("Kind")),
-            limit={"type": "integer", "description": "subwords that a sentence may have"},
+            default={"type": "boolean", "description": "of its task"},
+            kinds={
+                **_many(ref("Kind")),
+                "description": "what a trace of it has; of translators alone",
+            },
+            limit={"type": "integer", "description": "subwords that a sentence, a document or a question may have"},
         ),
         "Models": _object(models=_many(ref("Model")), scores=_many(_TEXT), measures=_many(_TEXT), version=_TEXT),
         "Alignment": _object(
@@ -91,6 +101,54 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         ),
         "Translate": _object(("model", "beam"), text=text, model=model, beam=beam),
         "Translation": _object(**answered),
+        "Passage": _object(text=_TEXT, words=_many(ref("Word"))),
+        "Summarize": _object(
+            ("model", "beam", "length"),
+            text=document,
+            model=model,
+            beam=beam,
+            length={"type": "integer", "minimum": 1, "maximum": limits.length, "description": "in words, about"},
+        ),
+        "Summary": _object(
+            summary=_TEXT,
+            source=ref("Passage"),
+            target=ref("Passage"),
+            attention={**_MATRIX, "description": "how much each summary word (a row) attends to each word of the text"},
+            copied=_many(
+                _object(
+                    probability={"type": "number", "description": "that the word was copied and not written"},
+                    position={**_PLACE, "description": "the word of the text it is most likely a copy of"},
+                )
+            ),
+            score={"type": "number", "description": "what the search ranks by"},
+            log_prob=_NUMBER,
+            model=_TEXT,
+            note=_TEXT,
+        ),
+        "Ask": _object(
+            ("model", "n_best"),
+            context=document,
+            question={"type": "string", "minLength": 1, "maxLength": limits.question},
+            model=model,
+            n_best={"type": "integer", "minimum": 1, "maximum": limits.candidates, "default": 5},
+        ),
+        "Answer": _object(
+            answer={"type": "string", "description": "context[start:end]; empty where the context does not tell"},
+            start={**_PLACE, "description": "in characters of the context; null where there is no answer"},
+            end=_PLACE,
+            score={"type": "number", "description": "the answer's probability among all places and no answer"},
+            no_answer=_NUMBER,
+            candidates=_many(_object(**span, score=_NUMBER)),
+            context=ref("Passage"),
+            question=ref("Passage"),
+            attention={
+                **_MATRIX,
+                "description": "how much each question word (a row) attends to each context word, in the window of the "
+                "first candidate",
+            },
+            model=_TEXT,
+            note=_TEXT,
+        ),
         "Record": _object(
             ("target", "model", "beam"),
             text={**text, "minLength": 1},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard.align import links
@@ -51,6 +52,30 @@ def placed(text: str, sentences: Sequence[str], encoded: Sequence[Encoded]) -> l
     return parts
 
 
+def passage(text: str) -> dict[str, Any]:
+    """A text and its words.
+
+    >>> passage(" a  bc")["words"]
+    [{'text': 'a', 'start': 1, 'end': 2}, {'text': 'bc', 'start': 4, 'end': 6}]
+    """
+    return {"text": text, "words": list(_words(text))}
+
+
+def weights(of_words: Tensor | None, shape: tuple[int, int]) -> list[list[float]]:
+    """Weights of words on both sides, to six digits; 0 for words at the end that have none."""
+    out = torch.zeros(shape, dtype=torch.float64)
+    if of_words is not None:
+        rows, columns = of_words.shape
+        out[:rows, :columns] = of_words
+    found: list[list[float]] = out.numpy().round(6).tolist()
+    return found
+
+
+def _words(text: str, begin: int = 0) -> Iterator[dict[str, Any]]:
+    for match in re.finditer(r"\S+", text):
+        yield {"text": match[0], "start": begin + match.start(), "end": begin + match.end()}
+
+
 def _side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
     tokens: list[dict[str, Any]] = []
     words: list[dict[str, Any]] = []
@@ -59,6 +84,5 @@ def _side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
         for (start, end), word in zip(encoded.offsets, encoded.words, strict=True):
             place = {"text": sentence[start:end], "start": begin + start, "end": begin + end}
             tokens.append(place | {"word": word if word < 0 else first + word})
-        for match in re.finditer(r"\S+", sentence):
-            words.append({"text": match[0], "start": begin + match.start(), "end": begin + match.end()})
+        words += _words(sentence, begin)
     return {"text": text, "tokens": tokens, "words": words}

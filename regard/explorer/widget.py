@@ -130,7 +130,7 @@ class Desk:
         kinds = self.answers.kinds()
         described = self.answers.described()
         one = {"name": described["model"] or self.answers.name or "trace", "architecture": "", "parameters": 0}
-        known = {**one, "default": True, "kinds": kinds, "limit": 0}
+        known = {**one, "task": "translation", "default": True, "kinds": kinds, "limit": 0}
         found = {"models": [known], "scores": list(shapes.SCORES), "measures": self.measures()}
         return {**found, "version": str(sys.modules["regard"].__version__)}, []
 

@@ -5,7 +5,11 @@
     P(w) = g_t softmax(h_t Vᵀ)_w + (1 − g_t) Σ_{j: x_j = w} a_tj
 
 h are the decoder's last states, s the encoder's, x the source. Both sides share one vocabulary of subwords, so a word
-that was never seen is copied piece by piece and nothing is out of vocabulary. With ``coverage``,
+that was never seen is copied piece by piece and nothing is out of vocabulary. With ``follow``,
+
+    e_tj ← e_tj + (u · h_t + c) [x_{j−1} = y_{t−1}]             y_{t−1}: the token that was read last
+
+a piece is followed by its neighbour, as in a name that is copied whole. With ``coverage``,
 
     e_tj ← e_tj − softplus(u) Σ_{t' < t} a⁰_t'j                 a⁰: the weights of e alone
 
@@ -35,13 +39,15 @@ class PointerConfig(TransformerConfig):
     """A Transformer's configuration, and how it copies.
 
     ``copy_score`` is written as other scores are and works on ``copy_dim`` numbers; ``copy = false`` leaves the copying
-    out. ``coverage`` lowers the score of what was looked at before. With ``told_length`` the decoder is told how many
-    tokens are left, where that is known (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
+    out. ``follow`` adds a number, which depends on the state, to the score of what stands behind a place of the token
+    read last. ``coverage`` lowers the score of what was looked at before. With ``told_length`` the decoder is told how
+    many tokens are left, where that is known (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
     """
 
     copy: bool = True
     copy_score: ScoreSpec = "additive"
     copy_dim: int = 64
+    follow: bool = True
     coverage: bool = False
     told_length: bool = False
 
@@ -121,11 +127,13 @@ class PointerTransformer(Transformer):
         self.copy_query, self.copy_key = nn.Linear(c.dim, c.copy_dim), nn.Linear(c.dim, c.copy_dim)
         self.copy_score = make_score(c.copy_score, Place(1, 1, c.copy_dim, c.dim))
         self.gate = nn.Linear(2 * c.dim, 1)
+        self.follow = nn.Linear(c.dim, 1) if c.follow else None
         self.coverage = nn.Parameter(torch.zeros(())) if c.coverage else None
         self.told = nn.Linear(c.dim, c.dim, bias=False) if c.told_length else None
-        for linear in (self.copy_query, self.copy_key, self.gate):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        for linear in (self.copy_query, self.copy_key, self.gate, self.follow):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.zeros_(linear.bias)
 
     # --- the whole at once ---
 
@@ -139,14 +147,14 @@ class PointerTransformer(Transformer):
     def point(self, target_in: Tensor, memory: PointerMemory) -> Pointed:
         """What the distributions of all positions of a target [N, T] are made of."""
         features = super().decode(target_in, memory)
-        return self._pointed(features, memory, self._keys(memory))
+        return self._pointed(features, target_in, memory, self._keys(memory))
 
     def decode(self, target_in: Tensor, memory: Memory, *, attention: bool | Tensor = False, **options: Any) -> Any:
         """log P [N, T, V] of a given target, all positions at once, and cross-attention weights if asked."""
         assert isinstance(memory, PointerMemory)
         out = super().decode(target_in, memory, attention=attention, **options)
         features, weights = (out, None) if attention is False else out
-        log_p = self.log_probs(self._pointed(features, memory, self._keys(memory)), memory)
+        log_p = self.log_probs(self._pointed(features, target_in, memory, self._keys(memory)), memory)
         return log_p if attention is False else (log_p, weights)
 
     def logits(self, features: Tensor) -> Tensor:
@@ -171,11 +179,13 @@ class PointerTransformer(Transformer):
         return keys[:, None]
 
     def _pointed(
-        self, features: Tensor, memory: PointerMemory, keys: Tensor, state: PointerState | None = None
+        self, features: Tensor, last: Tensor, memory: PointerMemory, keys: Tensor, state: PointerState | None = None
     ) -> Pointed:
-        """For features [N, L, E]: of L positions, or of the L beams of ``state`` at one position."""
+        """For features [N, L, E] and tokens read last [N, L]: of L positions, or of the L beams of ``state`` at one."""
         assert memory.states is not None
         e = self._scores(self.copy_query(features)[:, None], keys, state)
+        if self.follow is not None:
+            e = e + self.follow(features).to(e.dtype) * behind(last, memory)
         e = e.masked_fill(~copyable(memory)[:, None], float("-inf"))
         weights = e.softmax(-1)
         if self.coverage is not None:
@@ -228,8 +238,16 @@ class PointerTransformer(Transformer):
         assert isinstance(state, PointerState)
         features, shown = self._advance(tokens, state, attention)
         rows = features.unflatten(0, (-1, state.beams))
-        log_p = self.log_probs(self._pointed(rows, state.memory, state.keys, state), state.memory).flatten(0, 1)
+        last = tokens.unflatten(0, (-1, state.beams))
+        log_p = self.log_probs(self._pointed(rows, last, state.memory, state.keys, state), state.memory).flatten(0, 1)
         return (log_p, state, shown) if attention else (log_p, state)
+
+
+def behind(last: Tensor, memory: PointerMemory) -> Tensor:
+    """[x_{j−1} = y], [N, L, S], for tokens y [N, L]: the places right behind one of theirs."""
+    assert memory.source is not None
+    before = F.pad(memory.source[:, :-1], (1, 0), value=-1)
+    return before[:, None, :] == last[:, :, None]
 
 
 def copyable(memory: PointerMemory) -> Tensor:

@@ -219,7 +219,7 @@ function get(url) {
   if (url.pathname === "/api/health") return [200, { status: "ok" }];
   if (url.pathname === "/api/models") {
     return [200, {
-      models: MODELS.map((m, i) => ({ ...m, parameters: 12_300_000, default: i === 0, kinds: kinds(m), limit: 256 })),
+      models: MODELS.map((m, i) => ({ ...m, task: "translation", parameters: 12_300_000, default: i === 0, kinds: kinds(m), limit: 256 })),
       scores: ["trained", "dot", "additive", "general", "bilinear", "location", "relative", "rotary"],
       measures: ["weights", "norms"], version: "mock",
     }];

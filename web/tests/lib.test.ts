@@ -40,6 +40,13 @@ describe("the selection in the URL", () => {
     pool: "sum",
     scale: "linear",
     row: 99_999,
+    document: "Ann: hi\nBo: hello & bye",
+    length: 12,
+    word: 3,
+    context: "",
+    question: "Who?",
+    asked: 0,
+    candidate: 2,
   };
 
   it("comes back as it was", () => {
@@ -51,6 +58,14 @@ describe("the selection in the URL", () => {
   it("keeps an emptied text empty", () => {
     expect(parse(format({ ...initial(), text: "" })).text).toBe("");
     expect(parse("").text).toBe(EXAMPLE);
+  });
+
+  it("says the texts that its view is about", () => {
+    const plain = initial();
+    expect(format(plain)).toMatch(/^#\/sentence\?text=[^&]*$/);
+    expect(format({ ...plain, view: "summary" })).toMatch(/^#\/summary\?document=[^&]*$/);
+    expect(format({ ...plain, view: "answer" })).toMatch(/^#\/answer\?context=[^&]*&question=[^&]*$/);
+    expect(format({ ...plain, view: "long", question: "Who?" })).toBe("#/long?question=Who%3F");
   });
 
   it("takes the contract's form", () => {

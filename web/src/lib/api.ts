@@ -43,6 +43,9 @@ function query(values: Parameters): string {
   return out.toString();
 }
 
+/** Without what was left empty. */
+const given = (values: object) => Object.fromEntries(Object.entries(values).filter(([, value]) => value));
+
 const at = (id: string, what: string, values: Parameters) => `api/trace/${encodeURIComponent(id)}/${what}?${query(values)}`;
 
 async function getTile(path: string, signal: AbortSignal): Promise<Tile> {
@@ -61,10 +64,9 @@ export function httpSource(): Source {
     note: "",
     models: (signal) => get("api/models", signal),
     traces: async (signal) => (await get<{ traces: Named[] }>("api/traces", signal)).traces,
-    trace: ({ text, ...others }, signal) => {
-      const given = Object.fromEntries(Object.entries(others).filter(([, value]) => value));
-      return post("api/trace", { ...given, text }, signal);
-    },
+    trace: ({ text, ...others }, signal) => post("api/trace", { ...given(others), text }, signal),
+    summarize: ({ text, ...others }, signal) => post("api/summarize", { ...given(others), text }, signal),
+    answer: ({ context, question, ...others }, signal) => post("api/answer", { ...given(others), context, question }, signal),
     named: (id, signal) => get(`api/trace/${encodeURIComponent(id)}`, signal),
     described: (id, signal) => get(`api/trace/${encodeURIComponent(id)}`, signal),
     row: (id, place, measure, signal) => {

@@ -29,7 +29,7 @@ class Embedded implements Source {
   async models(): Promise<Models> {
     const { model, kinds } = this.#trace;
     const measures = ["weights", ...(["norms", "rollout"] as const).filter((name) => this.document[name])];
-    const one = { name: model, architecture: "", parameters: 0, default: true, kinds, limit: 0 };
+    const one = { name: model, task: "translation" as const, architecture: "", parameters: 0, default: true, kinds, limit: 0 };
     return { models: [one], scores: ["trained"], measures, version: this.document.regard };
   }
 

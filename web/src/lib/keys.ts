@@ -36,26 +36,40 @@ function moveLayer({ selection }: Page, choice: Choice, step: number): void {
 
 /** Answers true when the key was for us. */
 export function press(page: Page, event: KeyboardEvent, help: () => void): boolean {
-  const { selection, trace, keys, source } = page;
+  const { selection, trace, keys } = page;
   if (event.altKey || event.ctrlKey || event.metaKey || typing(event)) return false;
   if (!event.key.startsWith("Arrow") && !keys.on) return false;
   if (event.key === "?") return (help(), true);
-  const view = source.can.views[Number(event.key) - 1];
-  if (view) return (selection.set({ view }), true);
-  if (selection.now.view === "long") return false; // it has keys of its own
+  const other = page.views[Number(event.key) - 1];
+  if (other) return (selection.set({ view: other }), true);
+  const { view } = page;
+  if (view === "long") return false; // it has keys of its own
+  if (view === "summary" || view === "answer") return moveWord(page, event.key, view);
   if (event.key === "w") return (selection.set({ words: !selection.now.words }), true);
   if (!trace.value) return false;
   const now = selection.now;
-  if (now.view === "align") return alignKey(page, event.key, trace.value);
+  if (view === "align") return alignKey(page, event.key, trace.value);
   const choice = choose(now, trace.value);
   if (!choice) return false;
   if (placeKey(page, event.key, choice)) return true;
   if (event.key === "ArrowLeft") return (moveQuery(page, choice, -1), true);
   if (event.key === "ArrowRight") return (moveQuery(page, choice, 1), true);
-  if (now.view !== "steps") return false;
+  if (view !== "steps") return false;
   if (event.key === "ArrowUp") return (moveKey(page, choice, -1), true);
   if (event.key === "ArrowDown") return (moveKey(page, choice, 1), true);
   return false;
+}
+
+/** The word of the summary, or of the question, that is looked at. */
+function moveWord({ selection, summary, answer }: Page, key: string, view: "summary" | "answer"): boolean {
+  const along = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  const line = view === "summary" ? summary.value?.target : answer.value?.question;
+  if (!along || !line) return false;
+  const name = view === "summary" ? "word" : "asked";
+  const step = direction(line.text) === "rtl" ? -along : along;
+  const next = (selection.now[name] ?? (step > 0 ? -1 : line.words.length)) + step;
+  if (next >= 0 && next < line.words.length) selection.set({ [name]: next }, { replace: true });
+  return true;
 }
 
 function placeKey(page: Page, key: string, choice: Choice): boolean {

@@ -108,6 +108,7 @@ function drawText(text: Text, style: CSSStyleDeclaration, out: SVGElement, frame
       "font-size": style.fontSize,
       "font-weight": style.fontWeight,
       fill: style.color,
+      ...(style.textDecorationLine.includes("underline") && { "text-decoration": "underline" }),
     });
     if (!upright) label.setAttribute("transform", `rotate(-90 ${x} ${y})`);
     label.textContent = lines[index] ?? "";

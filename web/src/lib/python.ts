@@ -2,7 +2,7 @@
 
 import type { Choice } from "./choice";
 import type { Beside, Out, Selection } from "./selection";
-import type { Trace } from "./types";
+import type { Answer, Summary, Trace } from "./types";
 
 /** A Python string. JSON's escapes are Python's too, except that Python has no surrogate pairs. */
 export function quoted(text: string): string {
@@ -177,5 +177,37 @@ export function compareCode(trace: Trace, first: Beside, beside: Trace, second: 
   const comparable = same && first.kind === second.kind;
   lines.push(comparable ? "print(first - second)" : "print(first, second)");
   if (!same) lines.push("# on the page rows and columns are then those of words");
+  return lines.join("\n") + "\n";
+}
+
+/** A summary, and what one of its words, or all of them on average, looked at. */
+export function summaryCode(summary: Summary, length: number | null, word: number | null): string {
+  const lines = [
+    "import regard",
+    "",
+    `s = regard.load(${quoted(summary.model)})`,
+    `text = ${quoted(summary.source.text)}`,
+    `summary = s.summarize(text, beam=5, no_repeat=3${length === null ? "" : `, length=${length}`})`,
+    "print(summary.text)",
+    word === null ? "values = summary.attention.mean(0)" : `values = summary.attention[${word}]`,
+    "print([(word.text, float(value)) for word, value in zip(summary.source, values)])",
+    word === null ? "print(summary.copied)" : `print(summary.copied[${word}])`,
+  ];
+  return lines.join("\n") + "\n";
+}
+
+/** An answer, its candidates, and what one word of the question, or all of them on average, attended to. */
+export function answerCode(answer: Answer, word: number | null): string {
+  const lines = [
+    "import regard",
+    "",
+    `a = regard.load(${quoted(answer.model)})`,
+    `context = ${quoted(answer.context.text)}`,
+    `answer = a.answer(context, ${quoted(answer.question.text)}, n_best=5, attention=True)`,
+    "print(answer.text, answer.start, answer.end, answer.score, answer.no_answer)",
+    "print(answer.candidates)",
+    word === null ? "values = answer.attention.mean(0)" : `values = answer.attention[${word}]`,
+    "print(list(zip(context.split(), values.tolist())))",
+  ];
   return lines.join("\n") + "\n";
 }

@@ -2,7 +2,7 @@
 
 import type { KindName } from "./types";
 
-export type View = "sentence" | "steps" | "align" | "heads" | "compare" | "long";
+export type View = "sentence" | "steps" | "align" | "heads" | "compare" | "long" | "summary" | "answer";
 export type Head = number | "mean";
 export type Sink = "special" | "punctuation" | "first";
 export type Sort = "layer" | "entropy" | "sink" | "distance" | "effect";
@@ -66,14 +66,30 @@ export interface Selection {
   pool: "max" | "sum";
   scale: "log" | "linear";
   row: number | null;
+  /** Summary: the text, about how many words to make of it (null: as many as it likes), the word that is looked at. */
+  document: string;
+  length: number | null;
+  word: number | null;
+  /** Answer: the text, the question, the word of it that is looked at (null: all), the place that is (null: the answer). */
+  context: string;
+  question: string;
+  asked: number | null;
+  candidate: number | null;
 }
 
-export const VIEWS: readonly View[] = ["sentence", "steps", "align", "heads", "compare", "long"];
+export const VIEWS: readonly View[] = ["sentence", "steps", "align", "heads", "compare", "long", "summary", "answer"];
 export const SORTS: readonly Sort[] = ["layer", "entropy", "sink", "distance", "effect"];
 export const SINKS: readonly Sink[] = ["special", "punctuation", "first"];
 const KINDS: readonly KindName[] = ["self", "decoder", "cross"];
 
 export const EXAMPLE = "The cat sat on the mat because it was tired.";
+export const DOCUMENT =
+  "Mara: Are you still coming on Friday?\nTom: Yes, but my train gets in at eight.\n" +
+  "Mara: Then I will fetch you from the station.\nTom: Thanks! I will bring a cake.";
+export const CONTEXT =
+  "The lighthouse on the cape was built in 1871 by two brothers from Porto. Its lamp burned whale oil until 1904, when it " +
+  "was replaced by an electric one. Since then the tower has been painted red and white.";
+export const QUESTION = "When was the lighthouse built?";
 
 export function initial(): Selection {
   return {
@@ -106,6 +122,13 @@ export function initial(): Selection {
     pool: "max",
     scale: "log",
     row: null,
+    document: DOCUMENT,
+    length: null,
+    word: null,
+    context: CONTEXT,
+    question: QUESTION,
+    asked: null,
+    candidate: null,
   };
 }
 
@@ -116,7 +139,7 @@ export function parse(hash: string): Selection {
   found.view = VIEWS.find((view) => view === path) ?? found.view;
   const given = new URLSearchParams(search);
   found.text = given.get("text") ?? found.text;
-  for (const name of ["target", "model", "second", "measure", "score", "gold", "other", "trace"] as const) {
+  for (const name of ["target", "model", "second", "measure", "score", "gold", "other", "trace", "document", "context", "question"] as const) {
     found[name] = given.get(name) ?? found[name];
   }
   found.kind = kindOf(given.get("kind") ?? undefined);
@@ -135,18 +158,26 @@ export function parse(hash: string): Selection {
   for (const name of ["x", "y", "z"] as const) found[name] = decimal(given.get(name));
   found.pool = given.get("pool") === "sum" ? "sum" : "max";
   found.scale = given.get("scale") === "linear" ? "linear" : "log";
-  found.row = count(given.get("row"));
+  for (const name of ["row", "length", "word", "asked", "candidate"] as const) found[name] = count(given.get(name));
   return found;
 }
 
+/** The texts that a view is about; an address says them even where they are those that the page opens with. */
+type Text = "text" | "document" | "context" | "question";
+const TEXTS: Partial<Record<View, readonly Text[]>> = { long: [], summary: ["document"], answer: ["context", "question"] };
+
 /**
- * The hash of a selection; defaults are left out, except the text, so that an address says what it shows. A page with one
- * sentence in it says that by itself: no `text`.
+ * The hash of a selection; defaults are left out, except the texts, so that an address says what it shows. A page with one
+ * sentence in it says that by itself: no texts.
  */
 export function format(selection: Selection, { text = true } = {}): string {
   const plain = initial();
-  const said = text && !(selection.view === "long" && selection.text === plain.text);
-  const out = new URLSearchParams(said ? { text: selection.text } : {});
+  const said = TEXTS[selection.view] ?? ["text"];
+  const out = new URLSearchParams();
+  for (const name of ["text", "document", "context", "question"] as const) {
+    const wanted = said.includes(name) || selection[name] !== plain[name];
+    if (text && wanted) out.set(name, selection[name]);
+  }
   const put = (name: string, value: string, usual: string) => value !== usual && out.set(name, value);
   for (const name of ["target", "model", "second"] as const) put(name, selection[name], "");
   put("kind", selection.kind ?? "", "");
@@ -170,7 +201,7 @@ export function format(selection: Selection, { text = true } = {}): string {
   for (const name of ["x", "y", "z"] as const) put(name, selection[name]?.toString() ?? "", "");
   put("pool", selection.pool, plain.pool);
   put("scale", selection.scale, plain.scale);
-  put("row", selection.row?.toString() ?? "", "");
+  for (const name of ["row", "length", "word", "asked", "candidate"] as const) put(name, selection[name]?.toString() ?? "", "");
   return `#/${selection.view}?${out.toString()}`;
 }
 

@@ -2,7 +2,7 @@
 // Source and nobody else; what a source cannot do is in `can`, and its controls are not shown.
 
 import type { Head, View } from "./selection";
-import type { Alignment, Effects, HeadMeasures, KindName, Knockout, Models, Named, Row, Steps, Tile, Tokens, Trace } from "./types";
+import type { Alignment, Answer, Effects, HeadMeasures, KindName, Knockout, Models, Named, Row, Steps, Summary, Tile, Tokens, Trace } from "./types";
 
 /** Every failure of a source, with a text that a person understands. */
 export class SourceError extends Error {
@@ -40,6 +40,19 @@ export interface Abilities {
 export interface Sentence {
   text: string;
   target?: string;
+  model?: string;
+}
+
+export interface Document {
+  text: string;
+  /** Words that the summary should have, about. */
+  length?: number | null;
+  model?: string;
+}
+
+export interface Question {
+  context: string;
+  question: string;
   model?: string;
 }
 
@@ -94,6 +107,9 @@ export interface Source {
   knockout(id: string, heads: readonly HeadPlace[], signal: AbortSignal): Promise<Knockout>;
   tokens(id: string, kind: KindName, side: Labels, from: number, to: number, signal: AbortSignal): Promise<Tokens>;
   search(id: string, kind: KindName, side: Labels, text: string, signal: AbortSignal): Promise<{ matches: number[]; more: boolean }>;
+  /** What other tasks than translation do, where there are models of them. */
+  summarize?(document: Document, signal: AbortSignal): Promise<Summary>;
+  answer?(question: Question, signal: AbortSignal): Promise<Answer>;
 }
 
 /** Answers that were asked for lately. */

@@ -3,10 +3,11 @@
 
 import { getContext, setContext } from "svelte";
 import type { Address } from "./address";
-import { format, parse, type Selection } from "./selection";
+import { format, parse, type Selection, type View } from "./selection";
 import { type Source, SourceError } from "./source";
+import { viewsOf } from "./tabs";
 import { Theme, type Usual } from "./theme.svelte";
-import type { Models, Trace } from "./types";
+import type { Answer, Models, Named, Summary, Trace } from "./types";
 
 class SelectionStore {
   now: Selection = $state.raw(parse(""));
@@ -152,6 +153,10 @@ export class Page {
   readonly models = new Resource<Models>();
   readonly trace: TraceResource;
   readonly second: TraceResource;
+  readonly summary = new Resource<Summary>();
+  readonly answer = new Resource<Answer>();
+  /** Those that were given to the service; asked for where nothing else says whether there is a Long view. */
+  readonly given = new Resource<Named[]>();
   readonly #prefix: string;
   readonly #closing = new AbortController();
 
@@ -170,7 +175,19 @@ export class Page {
   /** Hears nothing any more. */
   close(): void {
     this.#closing.abort();
-    for (const one of [this.models, this.trace, this.second]) one.clear();
+    for (const one of [this.models, this.trace, this.second, this.summary, this.answer, this.given]) one.clear();
+  }
+
+  /** The views that there are: what the source can do, with the models that it has. */
+  get views(): readonly View[] {
+    const { source } = this;
+    if (!source.can.translate) return source.can.views;
+    return viewsOf(source.can.views, this.selection.now.view, this.models.value, this.given.value ?? []);
+  }
+
+  /** The one that is shown. */
+  get view(): View {
+    return this.views.find((one) => one === this.selection.now.view) ?? this.views[0] ?? "sentence";
   }
 
   /** Whether a key is for this page: those of a notebook are its own. */

@@ -30,10 +30,14 @@ export interface Kind {
   score: string;
 }
 
+export type Task = "translation" | "summarization" | "qa";
+
 export interface Model {
   name: string;
+  task: Task;
   architecture: string;
   parameters: number;
+  /** Of its task. */
   default: boolean;
   kinds: Kind[];
   limit: number;
@@ -67,6 +71,51 @@ export interface Trace {
   kinds: Kind[];
   /** null where there are no words on two sides. */
   alignment: Alignment | null;
+  note: string;
+}
+
+/** A text and its words. */
+export interface Passage {
+  text: string;
+  words: Span[];
+}
+
+/** How likely a word is a copy, and the source word that it then is; null where none of its pieces stands there. */
+export interface Copied {
+  probability: number;
+  position: number | null;
+}
+
+export interface Summary {
+  summary: string;
+  source: Passage;
+  target: Passage;
+  /** [summary words][source words] */
+  attention: number[][];
+  copied: Copied[];
+  score: number;
+  log_prob: number;
+  model: string;
+  note: string;
+}
+
+export interface Candidate extends Span {
+  score: number;
+}
+
+export interface Answer {
+  /** Characters [start, end) of the context; "" and null where the context does not tell. */
+  answer: string;
+  start: number | null;
+  end: number | null;
+  score: number;
+  no_answer: number;
+  candidates: Candidate[];
+  context: Passage;
+  question: Passage;
+  /** [question words][context words] */
+  attention: number[][];
+  model: string;
   note: string;
 }
 

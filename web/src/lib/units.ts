@@ -1,6 +1,6 @@
 // Units are what is shown and clicked: tokens as the model has them, or whole words. Rows of weights follow.
 
-import type { Side } from "./types";
+import type { Side, Span } from "./types";
 import type { Sink } from "./selection";
 
 export interface Unit {
@@ -31,6 +31,11 @@ export function units(side: Side, words: boolean): Unit[] {
     found.push({ label, tokens: [index], word: token.word, special, continues });
   });
   return found;
+}
+
+/** Words as units, where there are no tokens. */
+export function wordUnits(words: readonly Span[]): Unit[] {
+  return words.map(({ text }, word) => ({ label: text, tokens: [word], word, special: false, continues: false }));
 }
 
 /** Which unit a token is in; the first if it is in none. */
@@ -85,7 +90,7 @@ export interface Shown {
 }
 
 /** The `top` largest values (0: all) that are not hidden, and what is left; parts + rest + hidden = the row's sum. */
-export function strongest(values: number[], top: number, hidden: (index: number) => boolean = () => false): Shown {
+export function strongest(values: readonly number[], top: number, hidden: (index: number) => boolean = () => false): Shown {
   const open: Part[] = [];
   const sunk: Part[] = [];
   values.forEach((value, index) => (hidden(index) ? sunk : open).push({ index, value }));

@@ -1,0 +1,54 @@
+"""A model that answers questions as the service runs it: batches of contexts and questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from regard.answerer import Answer, Answerer
+from regard.explorer.schema import Invalid
+from regard.explorer.sides import passage, weights
+
+
+class Asked(NamedTuple):
+    """A question about a text."""
+
+    context: str
+    question: str
+
+
+class Reads:
+    """Answers by one model."""
+
+    task = "qa"
+    kinds: list[dict[str, Any]]
+
+    def __init__(self, answerer: Answerer) -> None:
+        self.answerer, self.model, self.limit = answerer, answerer.model, answerer.room.most
+        self.kinds = []
+        answerer.answer("a", "a")
+
+    def run(self, name: str, n_best: int, requests: Sequence[Asked]) -> list[dict[str, Any] | Invalid]:
+        """The answers to questions, each with its likeliest places and with what its words attended to."""
+        found = self.answerer.answers(requests, n_best=n_best, attention=True)
+        return [
+            Invalid(answer.problem) if answer.problem else {**_told(asked, answer), "model": name}
+            for asked, answer in zip(requests, found, strict=True)
+        ]
+
+
+def _told(asked: Asked, answer: Answer) -> dict[str, Any]:
+    context, question = passage(asked.context), passage(asked.question)
+    shape = len(question["words"]), len(context["words"])
+    return {
+        "answer": answer.text,
+        "start": answer.start,
+        "end": answer.end,
+        "score": answer.score,
+        "no_answer": answer.no_answer,
+        "candidates": [candidate._asdict() for candidate in answer.candidates],
+        "context": context,
+        "question": question,
+        "attention": weights(answer.attention, shape),
+        "note": answer.note,
+    }

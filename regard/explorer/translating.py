@@ -1,0 +1,103 @@
+"""A translator as the service runs it: batches of sentences, translated, and recorded where a trace is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from regard.explorer import view
+from regard.explorer.schema import Invalid
+from regard.explorer.sides import alignment, placed, source_side, target_side
+from regard.output import Output, sentences
+from regard.translator import Translator
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to translate; with ``trace`` also to be recorded, with ``target`` to be recorded instead."""
+
+    text: str
+    trace: bool = False
+    target: str | None = None
+
+
+class Recorded(NamedTuple):
+    """The answer to a request for a trace, and what is kept for rows, tiles and steps."""
+
+    answer: dict[str, Any]
+    kept: view.Recording
+
+
+class Translates:
+    """Translations by one model."""
+
+    task = "translation"
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator, self.model, self.limit = translator, translator.model, translator.limit
+        self.kinds = _kinds(translator)
+
+    def run(self, name: str, beam: int, requests: Sequence[Request]) -> list[dict[str, Any] | Recorded | Invalid]:
+        """What becomes of texts."""
+        outputs = self._translated(requests, beam)
+        return [self._answer(name, request, output) for request, output in zip(requests, outputs, strict=True)]
+
+    def _translated(self, requests: Sequence[Request], beam: int) -> list[Output]:
+        """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
+
+        What cannot be traced is not translated either: :func:`view.record` tells why.
+        """
+        outputs = [Output() for _ in requests]
+        for trace in (False, True):
+            chosen = [i for i, r in enumerate(requests) if r.trace == trace and _to_translate(self.translator, r)]
+            if chosen:
+                texts = [requests[i].text for i in chosen]
+                found = self.translator.outputs(texts, beam=beam, attention=not trace)
+                for i, output in zip(chosen, found, strict=True):
+                    outputs[i] = output
+        return outputs
+
+    def _answer(self, name: str, request: Request, output: Output) -> dict[str, Any] | Recorded | Invalid:
+        if output.problem:
+            return Invalid(f"text: {output.problem}")
+        try:
+            if not request.trace:
+                return {**_translation(self.translator, request.text, output), "model": name}
+            target = output.text if request.target is None else request.target
+            kept = view.record(self.translator, request.text, target, own=request.target is None)
+            kept.model, kept.note = name, output.note
+            return Recorded(kept.described(), kept)
+        except Invalid as problem:  # the others of the batch have their answers
+            return problem
+
+
+def _kinds(translator: Translator) -> list[dict[str, Any]]:
+    """What a model has to look at; how long rows and columns are depends on the text."""
+    return [
+        {name: value for name, value in kind.items() if name not in ("queries", "keys")}
+        for kind in view.record(translator, "a", "a").kinds()
+    ]
+
+
+def _to_translate(translator: Translator, request: Request) -> bool:
+    if request.target is not None:
+        return False
+    return not request.trace or 0 < len(translator.subwords.encode(request.text).ids) <= translator.limit
+
+
+def _translation(translator: Translator, text: str, output: Output) -> dict[str, Any]:
+    """A translation with both sides and its word links; a text may have been cut into sentences."""
+    found = output.translations[0]
+    sources, targets = ([getattr(shown, side) for shown in found.attention] for side in ("source", "target"))
+    whole = len(sources) == 1 and len(sources[0].ids) == len(translator.subwords.encode(text).ids)
+    read = [text] if whole else sentences(text)
+    written = [found.text] if len(targets) == 1 else [translator.subwords.decode(target.ids) for target in targets]
+    layers = found.attention[0].weights.shape[0] if found.attention else 1
+    return {
+        "translation": found.text,
+        "source": source_side(text, placed(text, read[: len(sources)], sources)),
+        "target": target_side(found.text, placed(found.text, written, targets)),
+        "alignment": alignment(translator.word_weights(found), translator.look(layers)),
+        "note": output.note,
+    }
