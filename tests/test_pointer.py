@@ -24,7 +24,7 @@ SMALL = {
     "copy_dim": 8,
 }
 SOURCE = torch.tensor([[5, 6, 7, 6, 9, 2], [8, 5, 2, 0, 0, 0], [11, 12, 13, 2, 0, 0]])
-TARGET = torch.tensor([[6, 7, 20, 2], [5, 2, 0, 0], [30, 13, 2, 0]])
+TARGET = torch.tensor([[6, 7, 20, 2], [5, 2, 0, 0], [11, 12, 13, 2]])
 
 
 def made(**options):
@@ -53,9 +53,11 @@ def plain(model, source, target_in):
             q, keys = model.copy_query(h[n, t]), model.copy_key(states[n, :length])
             e = model.copy_score(q[None, None, None], keys[None, None], offset=t)[0, 0, 0]
             if model.follow is not None:
-                strength = model.follow.weight[0] @ h[n, t] + model.follow.bias[0]
-                follows = [j > 0 and document[j - 1] == target_in[n, t].item() for j in range(length)]
-                e = e + strength * torch.tensor(follows)
+                one, two = model.follow.weight @ h[n, t] + model.follow.bias
+                read = [None, *target_in[n].tolist()]
+                first = [j > 0 and document[j - 1] == read[t + 1] for j in range(length)]
+                second = [first[j] and j > 1 and document[j - 2] == read[t] for j in range(length)]
+                e = e + one * torch.tensor(first) + two * torch.tensor(second)
             a = e.exp() / e.exp().sum()
             context = (a[:, None] * states[n, :length]).sum(0)
             g = 1 / (1 + math.e ** -(model.gate.weight[0] @ torch.cat((h[n, t], context)) + model.gate.bias[0]))

@@ -8,6 +8,7 @@ h are the decoder's last states, s the encoder's, x the source. Both sides share
 that was never seen is copied piece by piece and nothing is out of vocabulary. With ``follow``,
 
     e_tj ← e_tj + (u · h_t + c) [x_{j−1} = y_{t−1}]             y_{t−1}: the token that was read last
+                + (u' · h_t + c') [x_{j−1} = y_{t−1}, x_{j−2} = y_{t−2}]
 
 a piece is followed by its neighbour, as in a name that is copied whole. With ``coverage``,
 
@@ -39,9 +40,9 @@ class PointerConfig(TransformerConfig):
     """A Transformer's configuration, and how it copies.
 
     ``copy_score`` is written as other scores are and works on ``copy_dim`` numbers; ``copy = false`` leaves the copying
-    out. ``follow`` adds a number, which depends on the state, to the score of what stands behind a place of the token
-    read last. ``coverage`` lowers the score of what was looked at before. With ``told_length`` the decoder is told how
-    many tokens are left, where that is known (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
+    out. ``follow`` adds numbers, which depend on the state, to the score of what stands behind the token, or the two,
+    that were read last. ``coverage`` lowers the score of what was looked at before. With ``told_length`` the decoder is
+    told how many tokens are left, where that is known (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
     """
 
     copy: bool = True
@@ -94,6 +95,7 @@ class PointerState(TransformerState):
     memory: PointerMemory
     keys: Tensor  # [N, 1, S, C]
     covered: Tensor | None = None
+    last: Tensor | None = None  # the token read last, [R]
 
     def covered_by(self, weights: Tensor) -> Tensor:
         """Σ a⁰ before this step, [N, beams, S], to which this step's [N, beams, S] are added."""
@@ -105,6 +107,8 @@ class PointerState(TransformerState):
         super().reorder(items, sentences)
         if self.covered is not None:
             self.covered = self.covered.index_select(0, items)
+        if self.last is not None:
+            self.last = self.last.index_select(0, items)
         if sentences is not None:
             self.memory, self.keys = self.memory.select(sentences), self.keys.index_select(0, sentences)
 
@@ -127,7 +131,7 @@ class PointerTransformer(Transformer):
         self.copy_query, self.copy_key = nn.Linear(c.dim, c.copy_dim), nn.Linear(c.dim, c.copy_dim)
         self.copy_score = make_score(c.copy_score, Place(1, 1, c.copy_dim, c.dim))
         self.gate = nn.Linear(2 * c.dim, 1)
-        self.follow = nn.Linear(c.dim, 1) if c.follow else None
+        self.follow = nn.Linear(c.dim, 2) if c.follow else None
         self.coverage = nn.Parameter(torch.zeros(())) if c.coverage else None
         self.told = nn.Linear(c.dim, c.dim, bias=False) if c.told_length else None
         for linear in (self.copy_query, self.copy_key, self.gate, self.follow):
@@ -147,14 +151,14 @@ class PointerTransformer(Transformer):
     def point(self, target_in: Tensor, memory: PointerMemory) -> Pointed:
         """What the distributions of all positions of a target [N, T] are made of."""
         features = super().decode(target_in, memory)
-        return self._pointed(features, target_in, memory, self._keys(memory))
+        return self._pointed(features, _lasts(target_in), memory, self._keys(memory))
 
     def decode(self, target_in: Tensor, memory: Memory, *, attention: bool | Tensor = False, **options: Any) -> Any:
         """log P [N, T, V] of a given target, all positions at once, and cross-attention weights if asked."""
         assert isinstance(memory, PointerMemory)
         out = super().decode(target_in, memory, attention=attention, **options)
         features, weights = (out, None) if attention is False else out
-        log_p = self.log_probs(self._pointed(features, target_in, memory, self._keys(memory)), memory)
+        log_p = self.log_probs(self._pointed(features, _lasts(target_in), memory, self._keys(memory)), memory)
         return log_p if attention is False else (log_p, weights)
 
     def logits(self, features: Tensor) -> Tensor:
@@ -181,11 +185,13 @@ class PointerTransformer(Transformer):
     def _pointed(
         self, features: Tensor, last: Tensor, memory: PointerMemory, keys: Tensor, state: PointerState | None = None
     ) -> Pointed:
-        """For features [N, L, E] and tokens read last [N, L]: of L positions, or of the L beams of ``state`` at one."""
+        """For features [N, L, E] and the tokens read last [N, L, 2]: of L positions, or of the beams of ``state``."""
         assert memory.states is not None
         e = self._scores(self.copy_query(features)[:, None], keys, state)
         if self.follow is not None:
-            e = e + self.follow(features).to(e.dtype) * behind(last, memory)
+            strength = self.follow(features).to(e.dtype)
+            one, two = behind(last, memory)
+            e = e + strength[..., :1] * one + strength[..., 1:] * two
         e = e.masked_fill(~copyable(memory)[:, None], float("-inf"))
         weights = e.softmax(-1)
         if self.coverage is not None:
@@ -238,16 +244,22 @@ class PointerTransformer(Transformer):
         assert isinstance(state, PointerState)
         features, shown = self._advance(tokens, state, attention)
         rows = features.unflatten(0, (-1, state.beams))
-        last = tokens.unflatten(0, (-1, state.beams))
+        before = torch.full_like(tokens, -2) if state.last is None else state.last
+        last, state.last = torch.stack((tokens, before), -1).unflatten(0, (-1, state.beams)), tokens
         log_p = self.log_probs(self._pointed(rows, last, state.memory, state.keys, state), state.memory).flatten(0, 1)
         return (log_p, state, shown) if attention else (log_p, state)
 
 
-def behind(last: Tensor, memory: PointerMemory) -> Tensor:
-    """[x_{j−1} = y], [N, L, S], for tokens y [N, L]: the places right behind one of theirs."""
+def behind(last: Tensor, memory: PointerMemory) -> tuple[Tensor, Tensor]:
+    """The places right behind the token read last, and behind the two; [N, L, S] each, for tokens [N, L, 2]."""
     assert memory.source is not None
-    before = F.pad(memory.source[:, :-1], (1, 0), value=-1)
-    return before[:, None, :] == last[:, :, None]
+    first, second = (F.pad(memory.source, (k, 0), value=-1)[:, None, :-k] == last[..., k - 1, None] for k in (1, 2))
+    return first, first & second
+
+
+def _lasts(target_in: Tensor) -> Tensor:
+    """Each token and the one before it, [N, T, 2]; −2 where there is none."""
+    return torch.stack((target_in, F.pad(target_in[:, :-1], (1, 0), value=-2)), -1)
 
 
 def copyable(memory: PointerMemory) -> Tensor:
