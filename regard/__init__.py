@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from regard import decode, mask, models, nn, score, trace
-from regard.answerer import Answerer
 from regard.attend import attend, plan, steps
 from regard.kernels.reference import Steps
-from regard.loading import load
 from regard.plan import Plan
-from regard.summarizer import Summarizer
 from regard.terms import Keys
 from regard.trace import Trace, record
-from regard.translator import Translator
 
 if TYPE_CHECKING:
+    from regard.answerer import Answerer
     from regard.explorer.answers import Answers
+    from regard.loading import load
+    from regard.summarizer import Summarizer
+    from regard.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,6 +41,19 @@ __all__ = [
     "steps",
     "trace",
 ]
+
+_LATE = {  # imported when they are asked for: who wants attention alone need not wait for what reads model folders
+    "Answerer": "regard.answerer",
+    "Summarizer": "regard.summarizer",
+    "Translator": "regard.translator",
+    "load": "regard.loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)
 
 
 def show(trace: Trace | Answers, **options: Any) -> Any:
