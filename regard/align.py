@@ -145,12 +145,12 @@ def symmetrize(forward: Iterable[Link], backward: Iterable[Link], method: Method
     [(0, 0), (1, 1), (2, 1)]
     """
     forward, backward = frozenset(forward), frozenset(backward)
-    if method == "intersection":
+    if method not in ("intersection", "union", "grow-diag-final-and"):
+        raise ValueError(f"method: expected 'intersection', 'union' or 'grow-diag-final-and', got {method!r}")
+    if method == "intersection" or forward == backward:
         return forward & backward
     if method == "union":
         return forward | backward
-    if method != "grow-diag-final-and":
-        raise ValueError(f"method: expected 'intersection', 'union' or 'grow-diag-final-and', got {method!r}")
     found, union = set(forward & backward), forward | backward
     order = sorted(union, key=_by_target)
     sources, targets = {i for i, _ in found}, {j for _, j in found}

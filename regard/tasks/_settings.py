@@ -98,16 +98,30 @@ class Training(PairTraining):
     """[training] of translation: that of pairs, and
 
     ``bleu`` and chrF are measured by greedy decoding of at most ``bleu_sentences`` validation sentences, with
-    sacrebleu's tokenizer ``bleu_tokenize``.
+    sacrebleu's tokenizer ``bleu_tokenize``. ``guided``: the weight of the loss by which ``guided_head`` of the
+    cross-attention in ``guided_layer`` (None: the last) learns word alignments, found by :mod:`regard.aligner` before
+    training starts (0: off).
     """
 
     bleu: bool = True
     bleu_tokenize: str = "13a"
     bleu_sentences: int = 1000
+    guided: float = 0.0
+    guided_layer: int | None = None
+    guided_head: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.whole("bleu_sentences", 1)
+        self.number("guided")
+        self.whole("guided_head", 0)
+        if self.guided_layer is not None:
+            self.whole("guided_layer", 0)
+
+    def to_table(self) -> dict[str, Any]:
+        """Without what does nothing: a run that was begun before it was known can then be gone on with."""
+        off = () if self.guided else ("guided", "guided_layer", "guided_head")
+        return {key: value for key, value in super().to_table().items() if key not in off}
 
 
 @dataclass(frozen=True, kw_only=True)
