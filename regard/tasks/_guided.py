@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.align import Method
 from regard.aligner import align, words_of
 from regard.bpe import Integers, Ragged
 from regard.data import Batch, Corpus
@@ -33,12 +34,13 @@ FORMAT = 1  # of the kept links: another number where the aligner finds others
 
 @dataclass(frozen=True)
 class Guide:
-    """Which head is guided, how much, and whether its row is that of the word read."""
+    """Which head is guided, how much, whether its row is that of the word read, and how its links are symmetrized."""
 
     weight: float
     layer: int
     head: int
     shift: bool
+    links: Method
 
     @classmethod
     def of(cls, training: Any, model: dict[str, Any]) -> Guide | None:
@@ -51,7 +53,7 @@ class Guide:
         for name, value, count in (("layer", layer, layers), ("head", training.guided_head, heads)):
             if not 0 <= value < count:
                 raise ValueError(f"[training]: guided_{name} must be below {count}, the model's {name}s, got {value}")
-        return cls(training.guided, layer, training.guided_head, not recurrent)
+        return cls(training.guided, layer, training.guided_head, not recurrent, training.guided_links)
 
     def table(self) -> dict[str, Any]:
         """[align] of config.toml."""
@@ -110,11 +112,11 @@ class WordLinks:
 
 def word_links(corpus: Corpus, guide: Guide, cache: str | None, device: torch.device, report: Progress) -> WordLinks:
     """Aligned now, or as kept in the ``cache`` folder for the same corpus."""
-    path = None if cache is None else Path(cache) / f"links-{_fingerprint(corpus)}.safetensors"
+    path = None if cache is None else Path(cache) / f"links-{_fingerprint(corpus, guide.links)}.safetensors"
     found = None if path is None else _read(path)
     if found is None:
         source, target, vocabulary = words_of(corpus)
-        found = align(source, target, vocabulary, device=device, say=report.say)
+        found = align(source, target, vocabulary, method=guide.links, device=device, say=report.say)
         if path is not None:
             tensors = {name: torch.from_numpy(values) for name, values in found._asdict().items()}
             write_tensors(path, tensors, {"format": FORMAT})
@@ -122,8 +124,8 @@ def word_links(corpus: Corpus, guide: Guide, cache: str | None, device: torch.de
     return WordLinks(corpus, found, shift=guide.shift)
 
 
-def _fingerprint(corpus: Corpus) -> str:
-    digest = hashlib.blake2b(f"links {FORMAT} {corpus.subwords.fingerprint}".encode(), digest_size=16)
+def _fingerprint(corpus: Corpus, method: str) -> str:
+    digest = hashlib.blake2b(f"links {FORMAT} {method} {corpus.subwords.fingerprint}".encode(), digest_size=16)
     for part in (*corpus.sides, corpus.table):
         for values in part:
             digest.update(np.ascontiguousarray(values).tobytes())
