@@ -1,16 +1,18 @@
-"""Word alignment by counting, from pairs of texts alone: IBM model 2 with a diagonal prior, as fast_align has it.
+"""Word alignment by counting, from pairs of texts alone: IBM model 2 with a diagonal prior, both directions at once.
 
-Each target word f_j, j = 1 … m, is made by one source word e_i, i = 1 … n, or by none (Dyer, Chahuneau and Smith 2013,
-https://aclanthology.org/N13-1073):
+Each target word f_j, j = 1 … m, is made by one source word e_i, i = 1 … n, or by none, as fast_align has it (Dyer,
+Chahuneau and Smith 2013, https://aclanthology.org/N13-1073):
 
     p(f_j, a_j = i) = δ(a_j = i) t(f_j | e_i)        δ(none) = p₀,   δ(i) = (1 − p₀) exp(−λ |i/n − j/m|) / Z_j
 
-t and the tension λ are learned by EM, t with a Dirichlet prior α:  t(f|e) = exp(ψ(c_ef + α) − ψ(Σ_f' (c_ef' + α))).
-Two directions are made one by :func:`regard.align.symmetrize`.
+and each source word likewise by a target word. t and the tension λ are learned by EM, t with a Dirichlet prior α:
+t(f|e) = exp(ψ(c_ef + α) − ψ(Σ_f' (c_ef' + α))). From the second turn on the two directions count what they agree on,
+the product of their posteriors (Liang, Taskar and Klein 2006, https://aclanthology.org/N06-1014); what is left of a
+word is of none. At the end each tells its own best links, and :func:`regard.align.symmetrize` makes one of both.
 
-Everything is a table of numbers in PyTorch, on a GPU if there is one. Pairs of the same n stand together, so that the
-cells of R target words are [R, 1 + n], the first column that of no word; expected counts are added up as whole numbers
-of 2⁻³², which gives the same sums in any order.
+Everything is a table of numbers in PyTorch, on a GPU if there is one. Pairs of the same n and m stand together, so that
+the cells of P pairs are [P, m, n]; expected counts are added up as whole numbers of 2⁻³², which gives the same sums in
+any order.
 """
 
 from __future__ import annotations
@@ -32,52 +34,71 @@ Say = Callable[[str], None]
 
 NONE, ALPHA, TENSION = 0.08, 0.01, 4.0  # p₀, α, and λ at the start
 TENSIONS = (0.1, 6.0)  # short sentences alone would drive λ on and on, and then nothing may cross (fast_align: 14)
+LEAST = 1e-12  # of t: what was never seen together
+ALONE = 1  # turns before the directions agree
 CELLS = 1 << 27  # at most so many are learned from: some 200,000 pairs of 25 words
 BLOCK = {"cpu": 1 << 20, "cuda": 1 << 24}  # cells at a time
 ONE = float(1 << 32)  # a count of 1
-SAMPLE = 1 << 13  # target words that λ is fitted on
+SAMPLE = 1 << 12  # target words that λ is fitted on
 
 
 class Model(NamedTuple):
-    """What was learned: t(f|e) of every e and f that were seen in one pair, and λ.
+    """What was learned: t of every e and f that were seen in one pair, of words of none, and λ.
 
-    ``keys`` are e · V + f in ascending order, with V the ``vocabulary``; e = 0 is no word.
+    ``keys`` are e · V + f in ascending order, with V the ``vocabulary``. The others are pairs, for f given e and for e
+    given f: ``t`` by key, ``none`` by word.
     """
 
     keys: Tensor
-    t: Tensor
+    t: tuple[Tensor, Tensor]
+    none: tuple[Tensor, Tensor]
     tension: float
     vocabulary: int
 
-    def look_up(self, keys: Tensor) -> Tensor:
-        """t of any cells; of what was never seen together, less than of anything that was."""
+    def look_up(self, keys: Tensor) -> list[Tensor]:
+        """t of any cells, in both directions."""
         if not len(self.keys):
-            return torch.full(keys.shape, 1e-9, device=keys.device)
+            return [torch.full(keys.shape, LEAST, device=keys.device)] * 2
         at = torch.searchsorted(self.keys, keys).clamp_(max=len(self.keys) - 1)
-        return torch.where(self.keys[at] == keys, self.t[at], 1e-9)
+        known = self.keys[at] == keys
+        return [torch.where(known, t[at], LEAST) for t in self.t]
 
 
 class _Block(NamedTuple):
-    """R target words of P pairs, all of which have n source words."""
+    """P pairs of n source words and m target words."""
 
-    source: Tensor  # [P, 1 + n], the first column 0
-    target: Tensor  # [R]
-    pair: Tensor  # [R], which of the P
-    at: Tensor  # [R], j / m
-    places: Integers  # [R], where these words stand among all target words
+    source: Tensor  # [P, n]
+    target: Tensor  # [P, m]
+    rows: Integers  # [P]
 
     def keys(self, vocabulary: int) -> Tensor:
-        """[R, 1 + n]."""
-        return self.source[self.pair] * vocabulary + self.target[:, None]
+        """[P, m, n]."""
+        return self.source[:, None, :] * vocabulary + self.target[:, :, None]
 
     def apart(self) -> Tensor:
-        """|i/n − j/m|, [R, n]."""
-        return _apart(self.at, self.source.shape[1] - 1)
+        """|i/n − j/m|, [m, n]."""
+        (m, n), device = (self.target.shape[1], self.source.shape[1]), self.source.device
+        i, j = torch.arange(1, n + 1, device=device) / n, torch.arange(1, m + 1, device=device) / m
+        return (i - j[:, None]).abs()
 
-    def prior(self, tension: float) -> Tensor:
-        """δ, [R, 1 + n]."""
-        some = (-tension * self.apart()).softmax(-1) * (1 - NONE)
-        return torch.nn.functional.pad(some, (1, 0), value=NONE)
+
+class _Posteriors(NamedTuple):
+    """Of one direction: p of every cell [P, m, n] and of none, [P, m] or [P, n], and p(f) of what is made."""
+
+    some: Tensor
+    none: Tensor
+    total: Tensor
+
+
+def _posteriors(block: _Block, t: Sequence[Tensor], none: Sequence[Tensor], tension: float) -> list[_Posteriors]:
+    """Of a target word over the source, and of a source word over the target."""
+    found = []
+    for dim, words in ((2, block.target), (1, block.source)):
+        prior = (1 - NONE) * (-tension * block.apart()).softmax(dim - 1)
+        some, left = prior * t[2 - dim], NONE * none[2 - dim][words]
+        total = some.sum(dim) + left
+        found.append(_Posteriors(some / total.unsqueeze(dim), left / total, total))
+    return found
 
 
 # --- learning ---
@@ -97,85 +118,118 @@ def learn(
 
     If the pairs have more than so many ``cells``, source words times target words, some of them are left out, evenly.
     """
-    blocks = list(_blocks(source, target, _sampled(source, target, cells), torch.device(device)))
-    keys, where = _table(blocks, vocabulary)
-    t, tension = torch.ones(len(keys), device=device), TENSION
-    of_source = torch.div(keys, vocabulary, rounding_mode="floor")
-    sample = _sample(blocks)
+    rows = _sampled(source, target, cells)
+    blocks = list(_blocks(source, target, rows, torch.device(device)))
+    keys, where = _table(blocks, vocabulary, torch.device(device))
+    one, every = torch.ones(len(keys), device=device), torch.ones(vocabulary, device=device)
+    model = Model(keys, (one, one), (every, every), TENSION, vocabulary)
+    distances = _distances(source, target, rows)
+    words = sum(block.target.numel() for block in blocks)
     for iteration in range(iterations if blocks else 0):
-        counts, apart, some, surprise = _expected(blocks, where, t, tension)
+        counts, none, apart, surprise = _expected(model, blocks, where, agree=iteration >= ALONE)
         if say:
-            words = sum(len(block.target) for block in blocks)
             # in the first turn t is not normalised
-            known = f", {surprise / words / np.log(2):.2f} bits a word" if iteration else ""
-            say(f"word alignment: {iteration + 1} of {iterations}, {words:,} words{known}, tension {tension:.2f}")
-        t = _maximised(counts, of_source, vocabulary)
-        tension = _tension(sample, apart / max(some, 1e-9), tension)
-    return Model(keys, t, tension, vocabulary)
+            known = f", {surprise / words / np.log(2):.2f} bits each" if iteration else ""
+            say(f"word alignment: {iteration + 1} of {iterations}, {words:,} words{known}, tension {model.tension:.2f}")
+        t, left = _maximised(keys, counts, none, vocabulary)
+        model = Model(keys, t, left, _tension(distances, apart, model.tension), vocabulary)
+    return model
+
+
+Counts = tuple[Tensor, Tensor]
 
 
 def _expected(
-    blocks: Sequence[_Block], where: Sequence[Tensor], t: Tensor, tension: float
-) -> tuple[Tensor, float, float, float]:
-    """Counts of every entry, Σ p |i/n − j/m|, Σ p over words that are made by one, and −Σ log p(f)."""
-    counts = torch.zeros(len(t), dtype=torch.int64, device=t.device)
-    sums = torch.zeros(3, dtype=torch.float64, device=t.device)
+    model: Model, blocks: Sequence[_Block], where: Sequence[Tensor], *, agree: bool
+) -> tuple[Counts, Counts, float, float]:
+    """Counts of entries and of words of none, in both directions; the mean |i/n − j/m| of links; −Σ log p(f)."""
+    counts, none = ([torch.zeros_like(x, dtype=torch.int64) for x in pair] for pair in (model.t, model.none))
+    sums = torch.zeros(3, dtype=torch.float64, device=model.keys.device)
     for block, at in zip(blocks, where, strict=True):
-        joint = block.prior(tension) * t.index_select(0, at.flatten()).view(at.shape)
-        total = joint.sum(-1, keepdim=True)
-        p = joint / total
-        counts.index_add_(0, at.flatten(), (p * ONE).round_().long().flatten())
-        made, total = p[:, 1:].double(), total.double()
-        sums += torch.stack(((made * block.apart()).sum(), made.sum(), -total.log().sum()))
-    apart, some, surprise = sums.tolist()
-    return counts, apart, some, surprise
+        cells = at.flatten()
+        t = [x.index_select(0, cells).view(at.shape) for x in model.t]
+        both = _posteriors(block, t, model.none, model.tension)
+        some, left = [way.some for way in both], [way.none for way in both]
+        if agree:
+            some = [some[0] * some[1]]
+            left = [(1 - some[0].sum(dim)).clamp(0, 1) for dim in (2, 1)]
+        for to, p in zip(counts, some, strict=False):
+            to.index_add_(0, cells, _whole(p))
+        for to, p, words in zip(none, left, (block.target, block.source), strict=True):
+            to.index_add_(0, words.flatten(), _whole(p))
+        p = some[0].double()
+        sums += torch.stack(((p * block.apart()).sum(), p.sum(), -both[0].total.double().log().sum()))
+    apart, linked, surprise = sums.tolist()
+    return (counts[0], counts[0 if agree else 1]), (none[0], none[1]), apart / max(linked, 1e-9), surprise
 
 
-def _maximised(counts: Tensor, of_source: Tensor, vocabulary: int) -> Tensor:
-    smoothed = counts.double() / ONE + ALPHA
-    # in the order of the keys, so that sums are the same each time
-    first = torch.searchsorted(of_source, torch.arange(vocabulary + 1, device=counts.device))
-    ends = torch.cat((smoothed.new_zeros(1), smoothed.cumsum(0)))[first]
-    total = (ends[1:] - ends[:-1]).clamp(min=ALPHA)
-    return (smoothed.digamma() - total.digamma()[of_source]).exp().float()
+def _whole(p: Tensor) -> Tensor:
+    return (p * ONE).round().long().flatten()
 
 
-def _sample(blocks: Sequence[_Block]) -> list[tuple[Tensor, int]]:
-    """Some target words, evenly: their j/m, with n. On the CPU, since they are few."""
-    step = max(1, sum(len(block.target) for block in blocks) // SAMPLE)
-    return [(block.at[::step].double().cpu(), block.source.shape[1] - 1) for block in blocks]
+def _maximised(keys: Tensor, counts: Counts, none: Counts, vocabulary: int) -> tuple[Counts, Counts]:
+    """t, and t of none, in both directions."""
+    e = torch.div(keys, vocabulary, rounding_mode="floor")
+    f = keys - e * vocabulary
+    t, left = [], []
+    for count, alone, given, made in ((counts[0], none[0], e, f), (counts[1], none[1], f, e)):
+        total = torch.zeros(vocabulary, dtype=torch.int64, device=keys.device).index_add_(0, given, count)
+        entries = torch.bincount(given, minlength=vocabulary)
+        smoothed = (total.double() / ONE + ALPHA * entries).clamp(min=ALPHA)
+        t.append(_smoothed(count, smoothed[given]))
+        kinds = len(made.unique())
+        left.append(_smoothed(alone, alone.sum().double() / ONE + ALPHA * kinds))
+    return (t[0], t[1]), (left[0], left[1])
 
 
-def _tension(sample: Sequence[tuple[Tensor, int]], apart: float, tension: float) -> float:
-    """The λ under which |i/n − j/m| is expected to be ``apart``, by Newton's method."""
+def _smoothed(count: Tensor, total: Tensor) -> Tensor:
+    """exp(ψ(c + α) − ψ(total))."""
+    return ((count.double() / ONE + ALPHA).digamma() - total.digamma()).exp().float().clamp(min=LEAST)
+
+
+def _distances(source: Ragged, target: Ragged, rows: Integers) -> Tensor:
+    """|i/n − j/m| of some target words, evenly, and ∞ where i > n: [words, longest n]."""
+    n, m = source.lengths[rows], target.lengths[rows]
+    rows, n, m = (x[(n > 0) & (m > 0)] for x in (rows, n, m))
+    ends = np.cumsum(m)
+    word = np.unique(np.linspace(0, max(ends[-1] - 1, 0), SAMPLE).astype(np.int64)) if len(ends) else ends
+    pair = np.searchsorted(ends, word, side="right")
+    at = torch.from_numpy((word - (ends - m)[pair] + 1) / m[pair])
+    i = torch.arange(1, int(n[pair].max(initial=0)) + 1, dtype=torch.float64)
+    own = torch.from_numpy(n[pair])[:, None]
+    return (i / own - at[:, None]).abs().masked_fill(i > own, torch.inf)
+
+
+def _tension(distances: Tensor, apart: float, tension: float) -> float:
+    """The λ under which a distance is expected to be ``apart``, by Newton's method."""
+    known = distances.masked_fill(distances.isinf(), 0.0)
     for _ in range(8):
-        words, mean, spread = 0, 0.0, 0.0
-        for at, n in sample:
-            distance = _apart(at, n)
-            p = (-tension * distance).softmax(-1)
-            each = (p * distance).sum(-1)
-            words, mean = words + len(at), mean + float(each.sum())
-            spread += float(((p * distance.square()).sum(-1) - each.square()).sum())
+        p = (-tension * distances).softmax(-1)
+        mean = (p * known).sum(-1)
+        spread = float(((p * known.square()).sum(-1) - mean.square()).sum())
         if spread <= 0:
             return tension  # sentences of one word say nothing
-        tension = min(max(tension + (mean - apart * words) / spread, TENSIONS[0]), TENSIONS[1])
+        tension += float((mean - apart).sum()) / spread
+        tension = min(max(tension, TENSIONS[0]), TENSIONS[1])
     return tension
-
-
-def _apart(at: Tensor, n: int) -> Tensor:
-    return (torch.arange(1, n + 1, device=at.device, dtype=at.dtype) / max(n, 1) - at[:, None]).abs()
 
 
 # --- the best alignment ---
 
 
-def best(model: Model, source: Ragged, target: Ragged) -> Integers:
-    """For each target word of all rows, one after another, the source word that it is of, from 0; −1 for none."""
-    found = np.full(len(target.values), -1, np.int32)
+def best(model: Model, source: Ragged, target: Ragged) -> tuple[Integers, Integers]:
+    """For each target word of all rows, one after another, the source word that it is of, from 0; −1 for none.
+
+    And for each source word the target word.
+    """
+    found = tuple(np.full(len(side.values), -1, np.int32) for side in (target, source))
     for block in _blocks(source, target, np.arange(source.rows), model.keys.device):
-        joint = block.prior(model.tension) * model.look_up(block.keys(model.vocabulary))
-        found[block.places] = joint.argmax(-1).cpu().numpy() - 1
-    return found
+        both = _posteriors(block, model.look_up(block.keys(model.vocabulary)), model.none, model.tension)
+        for out, way, side, dim in zip(found, both, (target, source), (2, 1), strict=True):
+            p, which = way.some.max(dim)
+            words = torch.where(p > way.none, which, -1).to(torch.int32).cpu().numpy()
+            out[side.offsets[block.rows][:, None] + np.arange(words.shape[1])] = words
+    return found[0], found[1]
 
 
 def align(
@@ -195,17 +249,14 @@ def align(
     longest = int(max(source.lengths.max(initial=0), target.lengths.max(initial=0)))
     if longest > 1 << 15:
         raise ValueError(f"expected at most {1 << 15:,} words a line, got {longest:,}; leave out such pairs")
-    ways = []
-    for name, one, other in (("forward", source, target), ("backward", target, source)):
-        tell = None if say is None else (lambda text, name=name: say(f"{text} ({name})"))
-        model = learn(one, other, vocabulary, iterations=iterations, cells=cells, device=device, say=tell)
-        ways.append(best(model, one, other))
-        del model
+    model = learn(source, target, vocabulary, iterations=iterations, cells=cells, device=device, say=say)
+    forward, backward = best(model, source, target)
+    del model
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
     if say:
         say(f"word alignment: joining both directions of {source.rows:,} pairs")
-    return _joined(source, target, ways[0], ways[1], method)
+    return _joined(source, target, forward, backward, method)
 
 
 def _joined(source: Ragged, target: Ragged, forward: Integers, backward: Integers, method: Method) -> Ragged:
@@ -271,37 +322,26 @@ def _sampled(source: Ragged, target: Ragged, cells: int) -> Integers:
 
 
 def _blocks(source: Ragged, target: Ragged, rows: Integers, device: torch.device) -> Iterator[_Block]:
-    """These pairs by the length of their sources, so many cells at a time; empty ones are left out."""
+    """These pairs by the lengths of both sides, so many cells at a time; empty ones are left out."""
     n, m = source.lengths[rows], target.lengths[rows]
-    kept = (n > 0) & (m > 0)
-    rows, n, m = rows[kept], n[kept], m[kept]
-    order = np.argsort(n, kind="stable")
-    room = BLOCK.get(device.type, BLOCK["cpu"])
-    # a new block where n changes, or where the cells of this n fill one more
-    cells = np.cumsum(((n + 1) * m)[order])
-    begins = np.flatnonzero((np.diff(n[order], prepend=-1) != 0) | (np.diff(cells // room, prepend=-1) != 0))
-    for some in np.split(order, begins[1:]) if len(order) else []:
-        yield _block(source, target, rows[some], device)
+    rows, n, m = (x[(n > 0) & (m > 0)] for x in (rows, n, m))
+    order = np.lexsort((m, n))
+    rows, n, m = rows[order], n[order], m[order]
+    # a new block where a length changes, or where one more is full
+    changes = (np.diff(n, prepend=-1) != 0) | (np.diff(m, prepend=-1) != 0)
+    full = np.diff(np.cumsum(n * m) // BLOCK.get(device.type, BLOCK["cpu"]), prepend=-1) != 0
+    for some in np.split(rows, np.flatnonzero(changes | full)[1:]) if len(rows) else []:
+        sides = (torch.from_numpy(side.take(some).values.astype(np.int64)) for side in (source, target))
+        e, f = (side.view(len(some), -1).to(device) for side in sides)
+        yield _Block(e, f, some)
 
 
-def _block(source: Ragged, target: Ragged, rows: Integers, device: torch.device) -> _Block:
-    e, f = source.take(rows), target.take(rows)
-    m = f.lengths
-    within = np.arange(len(f.values)) - np.repeat(f.offsets[:-1], m)
-    words = e.values.astype(np.int64).reshape(len(rows), -1)
-    return _Block(
-        torch.from_numpy(np.pad(words, ((0, 0), (1, 0)))).to(device),
-        torch.from_numpy(f.values.astype(np.int64)).to(device),
-        torch.from_numpy(np.repeat(np.arange(len(rows)), m)).to(device),
-        torch.from_numpy(((within + 1) / np.repeat(m, m)).astype(np.float32)).to(device),
-        within + np.repeat(target.offsets[rows], m),
-    )
-
-
-def _table(blocks: Sequence[_Block], vocabulary: int) -> tuple[Tensor, list[Tensor]]:
+def _table(blocks: Sequence[_Block], vocabulary: int, device: torch.device) -> tuple[Tensor, list[Tensor]]:
     """All entries, ascending, and where the cells of each block stand among them, in 32 bits."""
-    parts = [block.keys(vocabulary).unique(return_inverse=True) for block in blocks]
-    parts = [(keys, at.to(torch.int32)) for keys, at in parts]
-    keys = torch.cat([keys for keys, _ in parts]).unique() if parts else torch.zeros(0, dtype=torch.int64)
-    own = (torch.searchsorted(keys, some).to(torch.int32) for some, _ in parts)
-    return keys, [there.index_select(0, at.flatten()).view(at.shape) for there, (_, at) in zip(own, parts, strict=True)]
+    keys = torch.zeros(0, dtype=torch.int64, device=device)
+    waiting: list[Tensor] = []
+    for k, block in enumerate(blocks):
+        waiting.append(block.keys(vocabulary).unique())
+        if k == len(blocks) - 1 or sum(map(len, waiting)) > max(1 << 24, len(keys)):
+            keys, waiting = torch.cat((keys, *waiting)).unique(), []
+    return keys, [torch.searchsorted(keys, block.keys(vocabulary), out_int32=True) for block in blocks]
