@@ -145,14 +145,13 @@ def symmetrize(forward: Iterable[Link], backward: Iterable[Link], method: Method
     [(0, 0), (1, 1), (2, 1)]
     """
     forward, backward = frozenset(forward), frozenset(backward)
-    if method == "intersection":
+    if method not in ("intersection", "union", "grow-diag-final-and"):
+        raise ValueError(f"method: expected 'intersection', 'union' or 'grow-diag-final-and', got {method!r}")
+    if method == "intersection" or forward == backward:
         return forward & backward
     if method == "union":
         return forward | backward
-    if method != "grow-diag-final-and":
-        raise ValueError(f"method: expected 'intersection', 'union' or 'grow-diag-final-and', got {method!r}")
     found, union = set(forward & backward), forward | backward
-    order = sorted(union, key=_by_target)
     sources, targets = {i for i, _ in found}, {j for _, j in found}
 
     def add(link: Link) -> None:
@@ -160,16 +159,20 @@ def symmetrize(forward: Iterable[Link], backward: Iterable[Link], method: Method
         sources.add(link[0])
         targets.add(link[1])
 
-    grown = True
+    # few links may still be added, and only those beside them can make it so
+    left = {(i, j) for i, j in union - found if i not in sources or j not in targets}
+    beside = {(i + a, j + b) for i, j in left for a, b in _NEIGHBOURS} & union
+    order, grown = sorted(beside, key=_by_target), True
     while grown:
         grown = False
         for i, j in (link for link in order if link in found):  # also those added on the way
             for link in ((i + a, j + b) for a, b in _NEIGHBOURS):
-                if link in union and link not in found and (link[0] not in sources or link[1] not in targets):
+                if link in left and (link[0] not in sources or link[1] not in targets):
                     add(link)
+                    left.remove(link)
                     grown = True
     for direction in (forward, backward):
-        for link in sorted(direction, key=_by_target):
+        for link in sorted(direction & left, key=_by_target):
             if link[0] not in sources and link[1] not in targets:
                 add(link)
     return frozenset(found)

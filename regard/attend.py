@@ -31,6 +31,7 @@ from regard.terms import (
     Terms,
     join,
     may_need_gradient,
+    one_head,
     plain,
 )
 
@@ -199,6 +200,29 @@ def attend_densely(
     if observer is None:
         return shown
     return replace(shown, context=observer(Seen(q, k, v, score, call.problems, call.batch), shown.context))
+
+
+def log_weights(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    *,
+    head: int,
+    score: Score = _DOT,
+    mask: Mask | Tensor | None = None,
+    offset: int | Tensor = 0,
+    sink: float | Tensor | None = None,
+) -> Tensor:
+    """log α of one head, dense, [..., L, S], −inf where it may not look: for losses that attention itself is to learn.
+
+    The other heads are not computed. ``head`` counts query heads from 0.
+    """
+    call = _check(q, k, v, score, mask, offset, 0.0, None, sink, False, "reference")
+    of = [p for p in call.problems if p.first_head <= head < p.first_head + p.heads]
+    if not of:
+        raise ValueError(f"head: expected one of {q.shape[-3]}, counted from 0, got {head}")
+    found = reference.log_weights(one_head(of[0], head - of[0].first_head))[:, 0]
+    return found.view(*call.batch, *found.shape[-2:])
 
 
 def plan(

@@ -384,6 +384,7 @@ def align(
     *,
     model: Model = "en-fr-small",
     reverse: Annotated[str | None, typer.Option(help="A model from target to source: both ways are made one.")] = None,
+    statistical: Annotated[bool, typer.Option("--statistical", help="By counting in these pairs, no model.")] = False,
     symmetrize: Annotated[str, typer.Option(help=f"How: {', '.join(METHODS)}.")] = METHODS[0],
     layer: Layer = None,
     head: Head = None,
@@ -404,13 +405,17 @@ def align(
     regard align --model en-fr/ test.en test.fr > test.align
     regard align --model en-fr/ --reverse fr-en/ test.en test.fr > test.align
     regard align --model en-fr/ pairs.txt --gold gold.txt --gold-base 1
+    regard align --statistical corpus.en corpus.fr > corpus.align
     echo "the cat ||| le chat" | regard align --model en-fr/ --show -
 
     Words are what white space separates. By default heads are averaged in the middle layer, and a word's row is the one
-    where the decoder has just read it (--shift), which is far better than the one where it is predicted.
+    where the decoder has just read it (--shift), which is far better than the one where it is predicted. --statistical
+    counts which words come together instead, in both directions, and wants thousands of pairs.
     """
     import regard.align as words
 
+    if statistical and (show or reverse is not None):
+        raise ValueError("--statistical works without a model: leave out --reverse and --show")
     if symmetrize not in METHODS:
         raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
     pairs = pairs_of(source, target)
@@ -420,6 +425,12 @@ def align(
     look: dict[str, Any] = {"layer": layer, "head": head, "shift": shift}
     how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
     with Writer(output) as writer, Job(strict) as job:
+        if statistical:
+            counted = _counted(pairs, symmetrize, device, job)
+            writer.write(words.pharaoh(linked) for linked in counted)
+            if right is not None:
+                say(str(words.quality(counted, right)))
+            return
         translator = _load(model, device, int8, engine)
         back = None if reverse is None else _backward(_load(reverse, device, int8, engine), pairs, look, how)
         every = []
@@ -533,6 +544,17 @@ def explore(
 def _served(models: list[str] | None, traces: list[Path] | None) -> list[str]:
     """The models that are asked for; the bundled one where nothing is."""
     return models or ([] if traces else ["en-fr-small"])
+
+
+def _counted(pairs: Sequence[Pair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
+    """Links by the statistical aligner; none where there is a problem, which is told."""
+    from regard.aligner import align_words
+    from regard.output import Output
+    from regard.translator import device_of
+
+    list(job.run(pairs, lambda good, progress: [Output()] * len(good)))
+    texts = [([], []) if pair.problem else (pair.source.split(), pair.target.split()) for pair in pairs]
+    return align_words(texts, method=symmetrize, device=device_of(device), say=say)  # type: ignore[arg-type]
 
 
 def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:

@@ -297,3 +297,39 @@ class Problem:
         """The position of each query, [B|1, L]."""
         index = self.row_index()
         return index[None] + (self.offset[:, None] if isinstance(self.offset, Tensor) else self.offset)
+
+
+def one_head(p: Problem, head: int) -> Problem:
+    """The scores' side of one head alone: terms, mask and sink, with ``head`` counted among those of ``p``."""
+    shared = head * p.kv_heads // p.heads
+
+    def own(x: Tensor) -> Tensor:
+        return x if x.shape[1] == 1 else x[:, head : head + 1]
+
+    def keys(x: Tensor | None) -> Tensor:
+        return _tensor(x)[:, shared : shared + 1]
+
+    def narrow(term: Term) -> Term:
+        if isinstance(term, DotTerm):
+            scale = term.scale
+            if isinstance(scale, Tensor):
+                scale = scale.reshape(-1)
+                scale = scale if len(scale) == 1 else scale[head : head + 1]
+            return DotTerm(own(term.q), scale, keys(term.k))
+        if isinstance(term, TanhTerm):
+            return replace(term, a=own(term.a), w=own(term.w), b=keys(term.b))
+        if isinstance(term, OffsetTerm):
+            return OffsetTerm(own(term.table), None if term.slope is None else own(term.slope))
+        return BiasTerm(own(term.bias)) if isinstance(term, BiasTerm) else KeyTerm(keys(term.c))
+
+    return replace(
+        p,
+        terms=replace(p.terms, terms=tuple(narrow(term) for term in plain(p.terms).terms), values=None),
+        v=p.v[:, shared : shared + 1],
+        heads=1,
+        mask=None if p.mask is None else p.mask.for_heads(slice(head, head + 1)),
+        sink=None if p.sink is None else own(p.sink),
+        bad_keys=None,
+        bad_rows=None,
+        first_head=p.first_head + head,
+    )

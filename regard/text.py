@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from regard.bpe import Chunks, Dropout, Merges, Ragged, line_keys
+from regard.bpe import Chunks, Dropout, Integers, Merges, Ragged, line_keys
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -211,13 +211,18 @@ class Subwords:
         text = b"".join([self._bytes[i] for i in ids]).decode(errors="replace")
         return text.removeprefix(_PREFIX)
 
+    @cached_property
+    def sizes(self) -> Integers:
+        """Bytes of each subword; 0 for special and extra tokens."""
+        return np.array([len(token) for token in self._bytes])
+
     def chunks(self) -> Chunks:
         """An empty table of chunks of text, to encode a corpus with."""
         split, cut = self._tokenizer.pre_tokenizer.pre_tokenize_str, self._tokenizer.model.tokenize
         return Chunks(
             lambda line: [piece for piece, _ in split(_PREFIX + text)] if (text := self._checked(line)) else [],
             lambda piece: [token.id for token in cut(piece)],
-            [len(token) for token in self._bytes],
+            self.sizes.tolist(),
         )
 
     @cached_property

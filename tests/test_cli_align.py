@@ -68,3 +68,15 @@ def test_gold_links_may_count_from_one(run, model, files):
 def test_an_empty_side_is_reported(run, model):
     done = run("align", "-m", model, "-", stdin=b"the dog ||| \n")
     assert (done.code, done.lines) == (0, [""]) and "the target is empty" in done.err
+
+
+def test_without_a_model_pairs_are_aligned_by_counting(run, files):
+    both = (files / "test.en", files / "test.fr")
+    done = run("align", "--statistical", *both, "--gold", files / "test.gold")
+    assert done.code == 0 and len(done.out.splitlines()) == len(SOURCES)
+    assert "word alignment: 5 of 5" in done.err
+    assert float(re.search(r"AER ([\d.]+) %", done.err)[1]) < 2
+    done = run("align", "--statistical", "-", stdin=b"the dog ||| le chien\nthe\n")
+    assert done.out.splitlines() == [b"0-0 1-1", b""] and "standard input:2: expected a source and a target" in done.err
+    done = run("align", "--statistical", *both, "--show")
+    assert done.code == 2 and "leave out --reverse and --show" in done.err

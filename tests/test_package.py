@@ -9,6 +9,7 @@ import pytest
 
 import regard
 import regard.align
+import regard.aligner
 import regard.data
 import regard.evaluate
 import regard.folder
@@ -42,6 +43,7 @@ LAYOUT = [
     "reading",
     "squad",
     "align",
+    "aligner",
     "plot",
     "grammar",
     "engine",
@@ -174,6 +176,7 @@ def test_public_names_of_the_text_half():
         "word_weights",
         "write_pharaoh",
     ]
+    assert regard.aligner.__all__ == ["Model", "align", "align_words", "best", "learn", "links_of", "words_of"]
     assert regard.grammar.__all__ == ["Pair", "pairs"]
     assert regard.plot.__all__ == ["alignment", "arcs", "head_grid", "heatmap", "save", "steps"]
 
@@ -207,6 +210,7 @@ MODULES = [
     regard.data,
     regard.train,
     regard.align,
+    regard.aligner,
     regard.grammar,
     regard.plot,
     regard.evaluate,

@@ -94,3 +94,13 @@ def test_fsdp_goes_on_where_ddp_was_and_is_one_process(data, alone):
     _, said = train(data, "fsdp", "--set", "training.parallel=fsdp", launcher=TORCHRUN)
     assert "going on from update 8" in said
     assert_same(two, alone)
+
+
+@pytest.mark.slow
+def test_guided_alignment_on_two_processes_is_one_process(data):
+    one, _ = train(data, "guided", "--set", "training.guided=0.3")
+    for parallel in ("ddp", "fsdp"):
+        options = ("--set", "training.guided=0.3", "--set", f"training.parallel={parallel}")
+        two, said = train(data, f"guided-{parallel}", *options, launcher=TORCHRUN)
+        assert said.count("word links guide head 0") == 1
+        assert_same(two, one)

@@ -100,6 +100,17 @@ def scores(p: Problem) -> Tensor:
     return p.v.new_zeros(shape, dtype=p.compute_dtype) if e is None else e.expand(shape)
 
 
+def log_weights(p: Problem) -> Tensor:
+    """log softmax(E), −inf where masked, [B, H, L, S]."""
+    e = scores(p)
+    if p.mask is not None:
+        e = e.masked_fill(~dense.visible(p), -torch.inf)
+    if p.sink is not None:
+        sink = dense.up(p.sink, p)[..., None, None].expand(p.batch, p.heads, p.queries, 1)
+        e = torch.cat((e, sink), -1)
+    return e.log_softmax(-1)[..., : p.keys]
+
+
 def _pair(term: Term, p: Problem) -> Tensor:
     if isinstance(term, DotTerm):
         return dense.up(term.q, p) @ dense.heads(dense.up(term.k, p), p).mT

@@ -202,6 +202,7 @@ class RNNSeq2Seq(nn.Module):
         *,
         source_lengths: Tensor | None = None,
         attention: bool = False,
+        guided: tuple[int, int] | None = None,
     ) -> Any:
         """o_1 … o_T, [N, T, E]: ``logits(features(...))`` are the logits.
 
@@ -209,8 +210,13 @@ class RNNSeq2Seq(nn.Module):
             source, target_in: [N, S] and [N, T] token numbers, padded at the end. Target inputs start with ``bos_id``.
             source_lengths: [N]; by default tokens up to the padding.
             attention: also return the weights, [N, 1, heads, T, S].
+            guided: (0, head): also return log α of this head instead, [N, T, S], to be learned from.
         """
-        return self.decode(target_in, self.encode(source, lengths=source_lengths), attention=attention)
+        memory = self.encode(source, lengths=source_lengths)
+        if guided is None:
+            return self.decode(target_in, memory, attention=attention)
+        out, weights = self.decode(target_in, memory, attention=True)
+        return out, weights[:, 0, guided[1]].clamp(min=1e-9).log()
 
     def logits(self, features: Tensor) -> Tensor:
         """[..., E] → [..., V]."""

@@ -238,6 +238,7 @@ class Transformer(nn.Module):
         target_positions: Tensor | None = None,
         cross_mask: Mask | Tensor | None = None,
         attention: bool | Tensor = False,
+        guided: tuple[int, int] | None = None,
     ) -> Any:
         """The states before the softmax, [N, T, E]: ``logits(features(...))`` are the logits.
 
@@ -250,6 +251,8 @@ class Transformer(nn.Module):
             source_positions, target_positions: [N, S], [N, T] for packed sentences, which start at 0 anew.
             attention: True, or the indices of target rows: also returns cross-attention weights,
                 [N, layers, heads, rows, S].
+            guided: a decoder layer and a head: also returns log α of its cross-attention, [N, T, S], to be learned
+                from; the other heads are not made dense.
         """
         if not self.decoder:
             if source is None or target_in is not None:
@@ -262,7 +265,13 @@ class Transformer(nn.Module):
         else:
             memory = self.encode(source, lengths=source_lengths, mask=source_mask, positions=source_positions)
         return self.decode(
-            target_in, memory, mask=target_mask, cross_mask=cross_mask, positions=target_positions, attention=attention
+            target_in,
+            memory,
+            mask=target_mask,
+            cross_mask=cross_mask,
+            positions=target_positions,
+            attention=attention,
+            guided=guided,
         )
 
     def logits(self, features: Tensor) -> Tensor:
@@ -312,21 +321,25 @@ class Transformer(nn.Module):
         cross_mask: Mask | Tensor | None = None,
         positions: Tensor | None = None,
         attention: bool | Tensor = False,
+        guided: tuple[int, int] | None = None,
     ) -> Any:
         """Features [N, T, E] of a given target, all positions at once; see :meth:`features`."""
         x = self._embed_target(target_in, 0, positions, memory)
         if memory.states is None:
-            return self._decode_alone(x, mask, attention)
+            return self._decode_alone(x, mask, guided is not None or attention)
         if cross_mask is None and memory.lengths is None:
             raise ValueError("the source came with a mask of its own: pass cross_mask= too (target rows × source)")
         seen = memory.mask if cross_mask is None else cross_mask
         shown = []
-        for layer in self.decoder:
-            x = layer(x, memory.states, mask=mask, memory_mask=seen, need_weights=attention)
-            if attention is not False:
+        for i, layer in enumerate(self.decoder):
+            head = guided[1] if guided is not None and guided[0] == i else None
+            x = layer(x, memory.states, mask=mask, memory_mask=seen, need_weights=attention, need_log_weights=head)
+            if isinstance(x, tuple):
                 x, weights = x
                 shown.append(weights)
         x = self.decoder_norm(x)
+        if guided is not None:
+            return x, shown[0]
         return x if attention is False else (x, torch.stack(shown, 1))
 
     def _decode_alone(self, x: Tensor, mask: Mask | Tensor | None, attention: bool | Tensor) -> Tensor:

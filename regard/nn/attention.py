@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import attend, observed, steps
+from regard.attend import attend, log_weights, observed, steps
 from regard.mask import Lengths, Mask, as_mask
 from regard.score import Dot, Score
 from regard.terms import Keys
@@ -187,6 +187,7 @@ class MultiHeadAttention(nn.Module):
         offset: int | Tensor = 0,
         cache: Cache | None = None,
         need_weights: bool | Tensor = False,
+        need_log_weights: int | None = None,
         seed: int | Tensor | None = None,
     ) -> Any:
         """[N, L, dim] → [N, L, dim], and the weights if asked.
@@ -199,6 +200,7 @@ class MultiHeadAttention(nn.Module):
                 is then the cache's length.
             need_weights: True, or the indices of the queries whose weights are wanted: also returns them,
                 [N, heads, rows, S], before dropout. Only these rows are computed densely, beside the fused path.
+            need_log_weights: a head: also returns log α of it alone instead, [N, L, S], to be learned from.
         """
         keys: Tensor | Keys
         if cache is not None:
@@ -234,6 +236,9 @@ class MultiHeadAttention(nn.Module):
             backend=self.backend,
         )
         out = self.out_proj(out.transpose(-3, -2).flatten(-2))
+        if need_log_weights is not None:
+            options: dict[str, Any] = {"score": self.score, "mask": mask, "offset": offset, "sink": self.sink}
+            return out, log_weights(q, keys, values, head=need_log_weights, **options)
         if need_weights is False:
             return out
         rows = None if need_weights is True else need_weights

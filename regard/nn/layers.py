@@ -195,8 +195,12 @@ class DecoderLayer(EncoderLayer):
         offset: int | Tensor = 0,
         cache: Cache | None = None,
         need_weights: bool | Tensor = False,
+        need_log_weights: int | None = None,
     ) -> Any:
-        """[N, L, dim] → [N, L, dim], and the cross-attention's weights, [N, heads, rows, S], if asked."""
+        """[N, L, dim] → [N, L, dim], and the cross-attention's weights, [N, heads, rows, S], if asked.
+
+        With ``need_log_weights``, a head, log α of it instead, [N, L, S].
+        """
         if cache is not None:
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
         seen: Mask = Causal() if mask is None else Causal() & as_mask(mask)
@@ -209,8 +213,17 @@ class DecoderLayer(EncoderLayer):
         def look_across(y: Tensor) -> Tensor:
             nonlocal weights
             rows = self._by_item(y, memory)
-            out = self.cross_attention(rows, memory, mask=memory_mask, offset=offset, need_weights=need_weights)
-            if need_weights is not False:
+            out = self.cross_attention(
+                rows,
+                memory,
+                mask=memory_mask,
+                offset=offset,
+                need_weights=need_weights,
+                need_log_weights=need_log_weights,
+            )
+            if need_log_weights is not None:
+                out, weights = out
+            elif need_weights is not False:
                 out, shown = out
                 weights = _by_hypothesis(shown, len(y))
             flat: Tensor = out.reshape(y.shape)
@@ -219,7 +232,7 @@ class DecoderLayer(EncoderLayer):
         x = self._around(x, self.attention_norm, look)
         x = self._around(x, self.cross_norm, look_across)
         x = self._around(x, self.feed_forward_norm, self.feed_forward)
-        return x if need_weights is False else (x, weights)
+        return x if weights is None else (x, weights)
 
     def _by_item(self, y: Tensor, memory: Tensor | KeyValues) -> Tensor:
         """[N · beams, L, dim] → [N, beams · L, dim] where the memory holds N items."""

@@ -84,6 +84,10 @@ class PairTask(ABC):
         """What else validation tells."""
         return {}
 
+    def taken(self, batch: Batch) -> list[Tensor]:
+        """What the objective takes of a batch: ``tensors``, and perhaps more."""
+        return tensors(batch)
+
     def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
         s = self.settings
         on_gpu = ranks.device.type == "cuda"
@@ -103,7 +107,7 @@ class PairTask(ABC):
             )
             for k in range(position.batch, len(epoch)):
                 position = position.after()
-                some = tensors(epoch[k])
+                some = self.taken(epoch[k])
                 if on_gpu:
                     full = room // ((some[0].shape[1] + some[2].shape[1]) * ranks.world)
                     some = [t.pin_memory() for t in filled(some, full)]
@@ -186,11 +190,16 @@ def tensors(batch: Batch) -> list[Tensor]:
 
 
 def filled(tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
-    """Up to so many rows, with sentences of nothing but </s> that no loss counts: then few shapes occur."""
+    """Up to so many rows, with sentences of nothing but </s> that no loss counts: then few shapes occur.
+
+    What comes after the four is 0 there.
+    """
     more = rows - len(tensors[0])
     if more <= 0:
         return list(tensors)
-    source, lengths, target_in, target_out = (torch.cat((t, t[:1].expand(more, *t.shape[1:]))) for t in tensors)
+    source, lengths, target_in, target_out, *rest = (torch.cat((t, t[:1].expand(more, *t.shape[1:]))) for t in tensors)
     source[-more:], lengths[-more:], target_out[-more:] = PAD, 1, PAD
     source[-more:, 0] = EOS
-    return [source, lengths, target_in, target_out]
+    for t in rest:
+        t[-more:] = 0
+    return [source, lengths, target_in, target_out, *rest]

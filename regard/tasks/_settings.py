@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
+from regard.align import Method
 from regard.data import Files, JsonLines, Reader, Tsv, read
 from regard.folder import KINDS
 from regard.train import Mismatch, Table
@@ -98,16 +99,32 @@ class Training(PairTraining):
     """[training] of translation: that of pairs, and
 
     ``bleu`` and chrF are measured by greedy decoding of at most ``bleu_sentences`` validation sentences, with
-    sacrebleu's tokenizer ``bleu_tokenize``.
+    sacrebleu's tokenizer ``bleu_tokenize``. ``guided``: the weight of the loss by which ``guided_head`` of the
+    cross-attention in ``guided_layer`` (None: the last) learns word alignments, found by :mod:`regard.aligner` before
+    training starts, both directions made one by ``guided_links`` (0: off).
     """
 
     bleu: bool = True
     bleu_tokenize: str = "13a"
     bleu_sentences: int = 1000
+    guided: float = 0.0
+    guided_layer: int | None = None
+    guided_head: int = 0
+    guided_links: str = "grow-diag-final-and"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.whole("bleu_sentences", 1)
+        self.number("guided")
+        self.whole("guided_head", 0)
+        self.one_of("guided_links", get_args(Method))
+        if self.guided_layer is not None:
+            self.whole("guided_layer", 0)
+
+    def to_table(self) -> dict[str, Any]:
+        """Without what does nothing: a run that was begun before it was known can then be gone on with."""
+        table = super().to_table()
+        return table if self.guided else {key: value for key, value in table.items() if not key.startswith("guided")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,16 @@ Started again after it was killed, the same command goes on where the last check
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.data import Corpus
+from regard.data import Batch, Corpus
 from regard.tasks import _command, _run
+from regard.tasks._guided import Guide, WordLinks, guided_loss, word_links
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured, without_padding
 from regard.tasks._pairs import filled as _filled
 from regard.tasks._pairs import tensors as _tensors
@@ -41,7 +43,7 @@ __all__ = [
 
 
 class Objective(nn.Module):
-    """The loss of a batch: label-smoothed cross-entropy, with R-Drop over two passes at once."""
+    """The loss of a batch: label-smoothed cross-entropy, with R-Drop over two passes at once, and guided alignment."""
 
     def __init__(
         self,
@@ -49,42 +51,67 @@ class Objective(nn.Module):
         *,
         smoothing: float,
         rdrop: float,
+        guide: Guide | None = None,
         dtype: torch.dtype | None = None,
         compile: bool = False,
     ) -> None:
         super().__init__()
         if getattr(model, "output_bias", None) is not None:
             raise ValueError("[model]: output_bias is for models that come from elsewhere; training does without it")
-        self.model, self.smoothing, self.rdrop, self.dtype = model, smoothing, rdrop, dtype
+        self.model, self.smoothing, self.rdrop, self.guide, self.dtype = model, smoothing, rdrop, guide, dtype
         self.features = torch.compile(model.features, dynamic=True) if compile else model.features
 
-    def forward(self, source: Tensor, lengths: Tensor, target_in: Tensor, target_out: Tensor) -> Tensor:
-        """Loss and negative log-likelihood, summed over the targets: [2]."""
+    def forward(
+        self, source: Tensor, lengths: Tensor, target_in: Tensor, target_out: Tensor, linked: Tensor | None = None
+    ) -> Tensor:
+        """Loss and negative log-likelihood, summed over the targets: [2]; with a guide also its loss: [3].
+
+        ``linked`` [N, T, S] is then needed: which source subwords belong to each row of the target.
+        """
         passes = 2 if self.rdrop and self.training else 1
         if passes > 1:
             source, lengths, target_in = (torch.cat((x, x)) for x in (source, lengths, target_in))
         with autocast(source.device, self.dtype):
-            features = self.features(source, target_in, source_lengths=lengths)
+            options = {} if self.guide is None else {"guided": (self.guide.layer, self.guide.head)}
+            features = self.features(source, target_in, source_lengths=lengths, **options)
+            log_weights = None
+            if self.guide is not None:
+                features, log_weights = features
             rows, targets = features.flatten(0, 1), target_out.flatten()
             if rows.device.type == "cpu":  # on a GPU counting them would be waited for
                 rows, targets = without_padding(rows, targets, passes)
             rdrop = self.rdrop if passes > 1 else None
-            return sequence_loss(
+            sums = sequence_loss(
                 rows, self.model.output_weight, targets, pad_id=PAD, smoothing=self.smoothing, rdrop=rdrop
             )
+        if self.guide is None or log_weights is None or linked is None:
+            return sums
+        guided = guided_loss(log_weights, linked)
+        return torch.stack((sums[0] + self.guide.weight * guided, sums[1], guided.detach()))
 
 
 class Translation(PairTask):
     """The task, as :func:`regard.train.fit` wants it."""
 
-    sums = ("loss", "nll")
-
     def __init__(
-        self, model: Any, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device, bleu: bool
+        self,
+        model: Any,
+        corpus: Corpus,
+        valid: Corpus | None,
+        fitted: Fitted,
+        device: torch.device,
+        bleu: bool,
+        links: WordLinks | None = None,
     ) -> None:
         super().__init__(model, corpus, valid, fitted, device)
-        s, self.bleu = fitted.training, bleu
-        self.objective = Objective(model, smoothing=s.smoothing, rdrop=s.rdrop, dtype=self.dtype, compile=s.compile)
+        s, self.bleu, self.links = fitted.training, bleu, links
+        guide = None if links is None else Guide.of(s, fitted.model)
+        self.sums = ("loss", "nll") if guide is None else ("loss", "nll", "guided")
+        options: dict[str, Any] = {"dtype": self.dtype, "compile": s.compile, "guide": guide}
+        self.objective = Objective(model, smoothing=s.smoothing, rdrop=s.rdrop, **options)
+
+    def taken(self, batch: Batch) -> list[Tensor]:
+        return super().taken(batch) + ([] if self.links is None else [self.links.of(batch)])
 
     def plain(self, model: Any) -> nn.Module:
         return Objective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
@@ -118,9 +145,17 @@ class _Translation(PairWork[Settings]):
   torchrun --nproc-per-node 4 -m regard train ... --out model/"""
 
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Translation:
+        guide = Guide.of(fitted.training, fitted.model)
         corpus, valid = self.corpora(fitted, subwords, report)
         bleu = measured(fitted.training.bleu, "sacrebleu", valid, report)
-        return Translation(model, corpus, valid, fitted, ranks.device, bleu)
+        links = None if guide is None else word_links(corpus, guide, fitted.data.cache, ranks.device, report)
+        return Translation(model, corpus, valid, fitted, ranks.device, bleu, links)
+
+    def finished(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+        """With [align] where a head was guided: that is the one to read alignments from."""
+        training = self.settings.training_table.from_table(tables["training"])
+        guide = Guide.of(training, tables["model"])
+        return {**super().finished(tables), **({} if guide is None else {"align": guide.table()})}
 
 
 WORK = _Translation()
