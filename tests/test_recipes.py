@@ -28,6 +28,8 @@ def script(name):
         return found
     finally:
         sys.path.remove(str(RECIPE))
+        for other in ("prepare", "evaluate"):  # other recipes have scripts of these names too
+            sys.modules.pop(other, None)
 
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
