@@ -116,7 +116,7 @@ def learn(
 ) -> Model:
     """t and λ from rows of words, numbered from 1 to ``vocabulary`` − 1 on both sides.
 
-    If the pairs have more than so many ``cells``, source words times target words, some of them are left out, evenly.
+    If the pairs have more than so many ``cells``, source words times target words, some of the longer are left out.
     """
     rows = _sampled(source, target, cells)
     blocks = list(_blocks(source, target, rows, torch.device(device)))
@@ -314,11 +314,15 @@ def links_of(found: Ragged) -> list[Links]:
 
 
 def _sampled(source: Ragged, target: Ragged, cells: int) -> Integers:
-    """All pairs, or every so many of them."""
-    total = int((source.lengths.astype(np.int64) * target.lengths).sum())
-    if total <= cells:
+    """All pairs; or, of each with k cells, a share of min(1, c/k), evenly: short ones tell more for what they cost."""
+    own = np.maximum(source.lengths.astype(np.int64) * target.lengths, 1)
+    if own.sum() <= cells:
         return np.arange(source.rows)
-    return np.unique(np.linspace(0, source.rows - 1, max(1, source.rows * cells // total)).astype(np.int64))
+    low, high = 0.0, float(own.max())
+    for _ in range(50):
+        c = (low + high) / 2
+        low, high = (c, high) if np.minimum(own, c).sum() <= cells else (low, c)
+    return np.flatnonzero(np.diff(np.floor(np.cumsum(np.minimum(1.0, low / own)) + 1e-9), prepend=0))
 
 
 def _blocks(source: Ragged, target: Ragged, rows: Integers, device: torch.device) -> Iterator[_Block]:
@@ -339,9 +343,12 @@ def _blocks(source: Ragged, target: Ragged, rows: Integers, device: torch.device
 def _table(blocks: Sequence[_Block], vocabulary: int, device: torch.device) -> tuple[Tensor, list[Tensor]]:
     """All entries, ascending, and where the cells of each block stand among them, in 32 bits."""
     keys = torch.zeros(0, dtype=torch.int64, device=device)
-    waiting: list[Tensor] = []
-    for k, block in enumerate(blocks):
+    waiting, count = [keys], 0
+    for block in blocks:
         waiting.append(block.keys(vocabulary).unique())
-        if k == len(blocks) - 1 or sum(map(len, waiting)) > max(1 << 24, len(keys)):
-            keys, waiting = torch.cat((keys, *waiting)).unique(), []
+        count += len(waiting[-1])
+        if count > max(1 << 24, len(keys)):
+            keys = torch.cat((keys, *waiting)).unique()
+            waiting, count = [], 0
+    keys = torch.cat((keys, *waiting)).unique()
     return keys, [torch.searchsorted(keys, block.keys(vocabulary), out_int32=True) for block in blocks]

@@ -169,6 +169,16 @@ def test_too_many_pairs_are_sampled_and_all_are_aligned():
     assert len(links_of(align(source, target, len(numbers) + 1, cells=10_000))) == 800
 
 
+def test_short_pairs_are_kept_before_long_ones():
+    lengths = [2, 30] * 100
+    source = target = rows(*([1] * n for n in lengths))
+    for cells in (300, 5_000, 50_000):
+        kept = [lengths[row] for row in aligner._sampled(source, target, cells)]
+        assert 0.9 * cells - 900 <= sum(n * n for n in kept) <= cells + 900
+        assert kept.count(2) == 100 or kept.count(30) <= 1
+    assert len(aligner._sampled(source, target, 100 * 904)) == 200
+
+
 def test_empty_lines_have_no_links():
     assert align_words([([], ["a"]), (["b"], []), (["b"], ["a"])]) == [frozenset(), frozenset(), {(0, 0)}]
     assert align_words([]) == []

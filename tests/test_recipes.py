@@ -28,9 +28,12 @@ def script(name):
         return found
     finally:
         sys.path.remove(str(RECIPE))
+        for other in ("prepare", "evaluate"):  # other recipes have scripts of these names too
+            sys.modules.pop(other, None)
 
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
+aligner = script("aligner")
 
 
 def put(path, *lines):
@@ -321,3 +324,14 @@ def test_alignment_is_chosen_on_some_pairs_and_told_on_others(tmp_path, monkeypa
     found = evaluate.alignment(None, None, tmp_path, develop=1)
     assert found["forward"] == {"layer": 0, "head": None, "shift": True, "develop": 0.0, "rest": 100.0, "all": 71.43}
     assert [entry["AER"] for entry in found["every"]] == [71.43, 25.0]
+
+
+def test_the_aligner_learns_from_the_recipe_s_text(prepared, corpora, monkeypatch, capsys):
+    put(corpora / "hansards_word_alignment" / "enfr.gold", "1-1 2-2 3-3 4-4")
+    assert aligner.words("L'objet, c'est moi.") == ["L'", "objet", ",", "c'", "est", "moi", "."]
+    whole = aligner.texts(prepared[0], None)
+    assert len(aligner.texts(prepared[0], 4)) <= 4 < len(whole)
+    monkeypatch.setattr(sys, "argv", ["aligner.py", "--corpora", str(corpora), "--data", str(prepared[0])])
+    aligner.main()
+    said = capsys.readouterr().out
+    assert f"{len(whole) + 1} pairs" in said and "AER" in said
