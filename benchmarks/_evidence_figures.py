@@ -48,14 +48,16 @@ def fact_heads(plt: Any, results: dict[str, Any]) -> Any:
         axis.set_title(title, fontsize=10)
         axis.tick_params(length=0)
     axes[0].set_yticks(range(len(some)), [f"{n} {x['name']}" for n, x in some], fontsize=8)
-    bar = figure.colorbar(image, ax=axes, label="share of the supporting facts, × chance", shrink=0.9)
+    bar = figure.colorbar(image, ax=axes, label="share, × chance", shrink=0.9)
     bar.set_ticks([-2, -1, 0, 1, 2], labels=["¼", "½", "1", "2", "4"])
     return figure
 
 
 def facts_taken(plt: Any, results: dict[str, Any]) -> Any:
     """How often the answer changes: supporting facts not told, hidden from the answer's attention, others not told."""
-    some = [(n, x) for n, x in tasks(results["babi"]) if x["together"]["questions"]]
+    models = (("babi", "{}"), ("babi_task1", "{}, another\nmodel"))
+    each = [(name.format(n), x) for which, name in models for n, x in tasks(results[which])]
+    some = [(name, x) for name, x in each if x["together"]["questions"]]
     bars = {
         "supporting facts not told": ([x["together"]["not_told"]["gold"] for _, x in some], BLUE),
         "told, but hidden from the answer's attention": ([x["together"]["hidden"]["gold"] for _, x in some], ORANGE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Found = dict[str, Any]
@@ -18,7 +18,9 @@ def percent(x: float | None, digits: int = 0) -> str:
 
 
 def within(x: Found) -> str:
-    """A rate with its interval."""
+    """A rate with its interval, where it has one."""
+    if x["low"] == x["high"]:
+        return percent(x["rate"], 1)
     return f"{100 * x['rate']:.1f} % ({100 * x['low']:.1f}–{100 * x['high']:.1f})"
 
 
@@ -134,6 +136,57 @@ def shares(found: Found) -> str:
     return markdown(head, rows)
 
 
+def over(found: Found, value: Callable[[Found], float]) -> float:
+    """A mean over the tasks that are answered."""
+    return mean([value(x) for _, x in learned(found)])
+
+
+def share(x: Found, look: str = "answer", measure: str = "weights", model: str = "trained") -> float:
+    """What a task's supporting facts get in the mean of heads."""
+    found: float = x[model][f"{look} {measure}"]["mean_share"]["rate"]
+    return found
+
+
+def layer_lift(x: Found, layer: int) -> float:
+    """The share of a layer's heads in the question's attention, as a multiple of chance."""
+    return mean(x["trained"]["question weights"]["share"][layer]) / float(x["chance"]["share"])
+
+
+def lowest(found: Found, value: Callable[[Found], float], *but: str) -> float:
+    return min(value(x) for number, x in learned(found) if number not in but)
+
+
+def changed(x: Found, how: str, what: str = "gold") -> float:
+    """How often answers change, "not_told" or "hidden"."""
+    found: float = x["together"][how][what]
+    return found
+
+
+def other_rules(found: Found) -> str:
+    """How often rules without a model name a supporting fact, beside the answer's attention."""
+    rows = []
+    for number, x in tasks(found):
+        top = x["trained"]["answer weights"]["mean_top"]["rate"]
+        cells = [x["chance"][name] for name in ("top", "top_last", "top_alike")]
+        rows.append([f"{number} {x['name']}", *map(percent, [*cells, top])])
+    return markdown(
+        ["task", "any fact", "the last fact", "the last that shares most words", "the answer's attention"], rows
+    )
+
+
+def two_models(found: Found, other: Found) -> str:
+    """The same task by two models."""
+    rows = []
+    for name, x in (("seven tasks at once", found["tasks"]["1"]), ("task 1 alone", other["tasks"]["1"])):
+        best, t = x["trained"]["answer weights"]["best"], x["together"]
+        cells = [x["accuracy"]["rate"], share(x), best["tested_on"], t["not_told"]["gold"]]
+        cells += [t["hidden"][what] for what in ("gold", "other", "all", "question")]
+        rows.append([name, *map(percent, cells)])
+    head = ["task 1 by a model of", "accuracy", "on the fact: mean of heads", "best head", "changes: fact not told"]
+    head += [f"hidden: {what}" for what in ("the fact", "another", "all facts", "the question")]
+    return markdown(head, rows)
+
+
 def changes(found: Found) -> str:
     """How often an answer that was right changes when facts are taken away."""
     rows = []
@@ -154,19 +207,34 @@ def changes(found: Found) -> str:
 def foretold(found: Found) -> str:
     """Whether attention tells which fact's absence changes the answer most, means over tasks."""
     rows = []
-    some = [x for _, x in learned(found) if x["one_by_one"]["questions"]]
     for look in ("answer", "question"):
         for measure in ("weights", "norms", "gradient"):
-            each = [x["one_by_one"][f"{look} {measure}"] for x in some]
+            each = [x["one_by_one"][f"{look} {measure}"] for _, x in learned(found)]
             cells = [percent(mean([x["agree"] for x in each])), f"{mean([x['spearman'] for x in each]):.2f}"]
-            out = [x["knocked_out"]["without"][measure] for x in some if "knocked_out" in x]
-            rows.append([f"{look}, {measure}", *cells] + ([""] * 3 if look == "question" else _out(out)))
-    head = ["", "its first fact matters most", "rank correlation, facts", "rank correlation, heads"]
-    return markdown([*head, "without the 8 heads most on the facts", "the 8 least"], rows)
+            rows.append([f"{look}, {measure}", *cells])
+    return markdown(["", "its first fact matters most", "rank correlation with what matters"], rows)
 
 
-def _out(out: Sequence[Found]) -> list[str]:
-    return [
-        f"{mean([x['spearman'] for x in out]):.2f}",
-        *(percent(mean([x[k] for x in out])) for k in ("most", "least")),
+def missed(found: Found) -> str:
+    """Heads knocked out, means over tasks."""
+    each = [x["knocked_out"]["without"] for _, x in learned(found)]
+    rows = []
+    for measure in ("weights", "norms", "gradient"):
+        of = [x[measure] for x in each]
+        cells = [percent(mean([x[name] for x in of])) for name in ("most", "least")]
+        rows.append([measure, *cells, f"{mean([x['spearman'] for x in of]):.2f}"])
+    rows.append(["at random", percent(mean([x["random"] for x in each])), "", ""])
+    head = [
+        "share of supporting facts by",
+        "right without the four most",
+        "without the four least",
+        "rank correlation, one head",
     ]
+    return markdown(head, rows)
+
+
+def most_missed(x: Found) -> tuple[str, int, int]:
+    """The head without which a task's answers lose most: kind, layer and head."""
+    effect = x["knocked_out"]["effect"]
+    kind, layer, head = x["knocked_out"]["heads"][effect.index(max(effect))]
+    return kind, layer, head

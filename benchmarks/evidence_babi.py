@@ -1,6 +1,6 @@
 """Does attention land on the facts that an answer rests on? A Transformer trained on bAbI, whose gold facts are known.
 
-    python benchmarks/evidence_babi.py CORPORA --model out/babi/joint [--tasks 1 2 …] [--questions 100]
+    python benchmarks/evidence_babi.py CORPORA --model out/babi/joint [--tasks 1 2 …] [--questions 200]
 
 recipes/babi/README.md trains the model; the supporting facts are not seen in training. `python
 benchmarks/evidence_page.py` then writes the tables of docs/evidence.md.
@@ -26,7 +26,7 @@ from _measure import RESULTS, machine
 from stories import TASKS, Question, path, read
 
 MOST_FACTS = 24  # of stories whose facts are taken away one by one
-KNOCKED_OUT, KNOCKED_ON = 8, 16  # heads at a time, and questions of each task that they are missed by
+KNOCKED_OUT, KNOCKED_ON = 4, 64  # heads at a time, and questions of each task that they are missed by
 
 
 def telling(questions: Sequence[Question]) -> list[Question]:
@@ -255,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("corpora", type=Path, metavar="CORPORA")
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--tasks", type=int, nargs="+", default=list(TASKS), choices=TASKS, metavar="N")
-    parser.add_argument("--questions", type=int, default=100, help="of each task, whose attention is looked at")
+    parser.add_argument("--questions", type=int, default=200, help="of each task, whose attention is looked at")
     parser.add_argument("--most", type=int, help="test questions of each task; all by default")
     parser.add_argument("--json", type=Path, default=RESULTS / "evidence-babi.json", metavar="FILE")
     options = parser.parse_args(argv)

@@ -1,4 +1,5 @@
-"""Writes docs/evidence.md and its figures from benchmarks/results/evidence-winograd.json and evidence-babi.json.
+"""Writes docs/evidence.md and its figures from benchmarks/results/evidence-winograd.json,
+evidence-babi.json and evidence-babi-task1.json.
 
     python benchmarks/evidence_page.py [--results benchmarks/results] [--docs docs]
 
@@ -25,14 +26,15 @@ sys.path.insert(0, str(ROOT / "examples"))
 from show import pyplot, save
 
 TEMPLATE = ROOT / "benchmarks" / "evidence_page.md"
-NAMES = ("winograd", "babi")
+NAMES = ("winograd", "babi", "babi-task1")
 _VALUE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 _CHECK = re.compile(r"^<!-- check: (.*?) -->\n\n?", re.DOTALL | re.MULTILINE)
 
 
 def load(folder: Path) -> dict[str, Any]:
     """The results, by name."""
-    return {name: json.loads((folder / f"evidence-{name}.json").read_text(encoding="utf-8")) for name in NAMES}
+    texts = {name: (folder / f"evidence-{name}.json").read_text(encoding="utf-8") for name in NAMES}
+    return {name.replace("-", "_"): json.loads(text) for name, text in texts.items()}
 
 
 def filled(template: str, results: dict[str, Any]) -> str:
