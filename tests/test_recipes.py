@@ -266,7 +266,7 @@ def test_a_slim_run_keeps_weights_and_place(tmp_path):
         parts.slim(tmp_path, tmp_path / "slim")
 
 
-@pytest.mark.parametrize("name", ["teacher", "student", "reverse"])
+@pytest.mark.parametrize("name", ["teacher", "student", "alone", "reverse"])
 def test_settings_can_be_trained_with(name):
     from regard.folder import make_model, pack
     from regard.tasks._settings import Fitted, Settings
