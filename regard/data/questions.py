@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.readers import SHOWN, Bad, Policy, Report, _decoded, _lines
+from regard.data.readers import Bad, Policy, Report, _decoded, _lines, sifted
 
 KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
 
@@ -47,20 +47,8 @@ def read_questions(
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending not in KINDS:
         raise ValueError(f"{path}: expected a file of questions that ends in {', '.join(KINDS)} (or .gz after it)")
-    if bad not in ("raise", "skip"):
-        raise ValueError(f"bad: expected 'raise' or 'skip', got {bad!r}")
     rows = _squad(path) if ending == ".json" else _by_line(path, _json_line if ending == ".jsonl" else _tsv_line)
-    for row in rows:
-        report.read += 1
-        if isinstance(row, Question):
-            report.kept += 1
-            yield row
-            continue
-        if bad == "raise":
-            raise ValueError(f"{row}; mend it, or skip bad lines")
-        report.bad[row.kind] += 1
-        if len(report.shown) < SHOWN:
-            report.shown.append(str(row))
+    yield from sifted(rows, bad, report)
 
 
 def _squad(path: Path) -> Iterator[Question | Bad]:

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 PathLike = str | os.PathLike[str]
 Policy = Literal["raise", "skip"]
 SHOWN = 5  # bad lines shown in a report
+Item = TypeVar("Item")
 
 
 class Bad(NamedTuple):
@@ -194,10 +195,14 @@ def read(reader: Reader, *, bad: Policy = "raise", report: Report | None = None)
 
     Files of different lengths are always refused.
     """
+    yield from sifted(reader.rows(), bad, Report(reader.name) if report is None else report)
+
+
+def sifted(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[Item]:
+    """The rows that are good; the others are refused, or counted and shown in the report."""
     if bad not in ("raise", "skip"):
         raise ValueError(f"bad: expected 'raise' or 'skip', got {bad!r}")
-    report = Report(reader.name) if report is None else report
-    for row in reader.rows():
+    for row in rows:
         report.read += 1
         if not isinstance(row, Bad):
             report.kept += 1
