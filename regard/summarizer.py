@@ -22,7 +22,7 @@ from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
 from regard.search import Search
 from regard.text import BOS, EOS, PAD, UNK, Encoded, Subwords
-from regard.translator import _batches, _odd, device_of, find, refuse_other_tasks
+from regard.translator import batches_of, device_of, find, refuse_other_tasks, what_is_odd
 
 LIMIT = 32_768  # subwords of a document that is read at all
 LONGEST = 200  # subwords of a summary, unless told otherwise
@@ -164,7 +164,7 @@ class Summarizer:
         for i, row in encoded.items():
             outputs[i].problem, outputs[i].note = self._too_long(len(row.ids))
         good = [i for i in good if not outputs[i].problem]
-        for number, batch in enumerate(_batches([len(encoded[i].ids) for i in good], batch_tokens)):
+        for number, batch in enumerate(batches_of([len(encoded[i].ids) for i in good], batch_tokens)):
             some = [good[k] for k in batch]
             found = self._decode([encoded[i] for i in some], base, number, length, consensus)
             for i, rows in zip(some, found, strict=True):
@@ -174,7 +174,7 @@ class Summarizer:
         return outputs
 
     def _checked(self, text: str) -> Output:
-        problem = _odd(text)
+        problem = what_is_odd(text)
         if not problem and "\0" in text:
             problem = f"binary data, not text: a NUL character at {text.index(chr(0)):,}"
         if not problem and not text.strip():

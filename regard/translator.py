@@ -158,7 +158,7 @@ class Translator:
         progress: Progress | None = None,
     ) -> list[Output]:
         """Given pairs, read by the model as if it had written the targets itself; the score is Σ log p."""
-        outputs, good = [Output(problem=_odd(source) or _odd(target)) for source, target in pairs], []
+        outputs, good = [Output(problem=what_is_odd(source) or what_is_odd(target)) for source, target in pairs], []
         fine = [("", "") if outputs[i].problem else pair for i, pair in enumerate(pairs)]
         sources, targets = (self._encode([pair[side] for pair in fine]) for side in (0, 1))
         for i, sides in enumerate(zip(sources, targets, strict=True)):
@@ -227,7 +227,7 @@ class Translator:
 
     def _plan(self, lines: Sequence[str], prefixes: Sequence[str]) -> tuple[list[Output], list[_Job]]:
         """The sentences to be decoded; a line that is too long is cut, and refused if it cannot be."""
-        outputs, jobs = [Output(problem=_odd(line)) for line in lines], []
+        outputs, jobs = [Output(problem=what_is_odd(line)) for line in lines], []
         starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
         encoded = self._encode(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
         for i, (line, whole) in enumerate(zip(lines, encoded, strict=True)):
@@ -251,7 +251,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """The translations of each sentence, best first."""
         found: dict[int, list[Translation]] = {}
-        for number, batch in enumerate(_batches([len(job.source.ids) for job in jobs], batch_tokens)):
+        for number, batch in enumerate(batches_of([len(job.source.ids) for job in jobs], batch_tokens)):
             sources, prefixes = [jobs[i].source.ids for i in batch], [jobs[i].prefix for i in batch]
             rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban)
             for i, row in zip(batch, rows, strict=True):
@@ -274,7 +274,7 @@ class Translator:
     ) -> list[Translation]:
         """Forced decoding."""
         read: dict[int, Translation] = {}
-        for batch in _batches([len(pair.source.ids) + len(pair.target.ids) for pair in pairs], batch_tokens):
+        for batch in batches_of([len(pair.source.ids) + len(pair.target.ids) for pair in pairs], batch_tokens):
             sources, targets = [pairs[i].source.ids for i in batch], [pairs[i].target.ids for i in batch]
             for i, found in zip(batch, self.engine.read(sources, targets, attention=attention), strict=True):
                 _, source, target, text = pairs[i]
@@ -379,7 +379,7 @@ def device_of(device: str | torch.device | None) -> torch.device:
     return place
 
 
-def _odd(line: str) -> str:
+def what_is_odd(line: str) -> str:
     """What is wrong with a line that is no text."""
     if not isinstance(line, str):
         raise TypeError(f"expected lines of text, got {type(line).__name__}")
@@ -406,7 +406,7 @@ def _by_line(jobs: list[_Job], done: list[list[Translation]]) -> Iterator[tuple[
     yield from grouped.items()
 
 
-def _batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+def batches_of(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Indices of lines in batches of similar lengths, the longest first (memory runs out at once or never)."""
     if tokens < 1:
         raise ValueError(f"batch_tokens: expected at least 1, got {tokens}")

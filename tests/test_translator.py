@@ -120,10 +120,10 @@ def test_sentence_ends():
 
 
 def test_batches_hold_similar_lengths_within_their_room():
-    from regard.translator import _batches
+    from regard.translator import batches_of
 
     lengths = [3, 50, 4, 5, 3, 49, 200]
-    batches = _batches(lengths, 102)
+    batches = batches_of(lengths, 102)
     assert batches == [[6], [1, 5], [3, 2, 0, 4]]
     assert sorted(i for batch in batches for i in batch) == list(range(7))
 
