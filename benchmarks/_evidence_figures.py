@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from _evidence_tables import SETS, tasks
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by every kind of colour vision
+BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by every kind of colour vision
 
 
 def pronoun_heads(plt: Any, results: dict[str, Any]) -> Any:
@@ -55,24 +55,24 @@ def fact_heads(plt: Any, results: dict[str, Any]) -> Any:
 
 def facts_taken(plt: Any, results: dict[str, Any]) -> Any:
     """How often the answer changes: supporting facts not told, hidden from the answer's attention, others not told."""
-    models = (("babi", "{}"), ("babi_task1", "{}, another\nmodel"))
-    each = [(name.format(n), x) for which, name in models for n, x in tasks(results[which])]
-    some = [(name, x) for name, x in each if x["together"]["questions"]]
-    bars = {
-        "supporting facts not told": ([x["together"]["not_told"]["gold"] for _, x in some], BLUE),
-        "told, but hidden from the answer's attention": ([x["together"]["hidden"]["gold"] for _, x in some], ORANGE),
-        "as many other facts not told": ([x["together"]["not_told"]["other"] for _, x in some], "0.6"),
-    }
-    figure, axis = plt.subplots(figsize=(11, 3.6), layout="constrained")
-    at = np.arange(len(some))
-    for k, (name, (values, color)) in enumerate(bars.items()):
-        axis.bar(at + 0.27 * (k - 1), [100 * x for x in values], 0.25, label=name, color=color)
-    axis.set_xticks(at, [n for n, _ in some])
-    axis.set(xlabel="task", ylabel="answers that change, %", ylim=(0, 100))
-    axis.grid(axis="y", color="0.9")
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=3)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained", sharey=True)
+    for axis, (which, title) in zip(axes, (("babi", "seed 1"), ("babi_seed2", "seed 2")), strict=True):
+        some = [(n, x["together"]) for n, x in tasks(results[which]) if x["together"]["questions"]]
+        bars = {
+            "supporting facts not told": ([t["not_told"]["gold"] for _, t in some], BLUE),
+            "told, but hidden from the answer's attention": ([t["hidden"]["gold"] for _, t in some], ORANGE),
+            "as many other facts not told": ([t["not_told"]["other"] for _, t in some], "0.6"),
+        }
+        at = np.arange(len(some))
+        for k, (name, (values, color)) in enumerate(bars.items()):
+            axis.bar(at + 0.27 * (k - 1), [100 * x for x in values], 0.25, label=name, color=color)
+        axis.set_xticks(at, [n for n, _ in some])
+        axis.set(title=title, xlabel="task", ylim=(0, 100))
+        axis.grid(axis="y", color="0.9")
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("answers that change, %")
+    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside upper center", ncols=3)
     return figure
 
 

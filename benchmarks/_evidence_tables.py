@@ -174,15 +174,15 @@ def other_rules(found: Found) -> str:
     )
 
 
-def two_models(found: Found, other: Found) -> str:
-    """The same task by two models."""
+def models(found: dict[str, Found]) -> str:
+    """Task 1 by several models."""
     rows = []
-    for name, x in (("seven tasks at once", found["tasks"]["1"]), ("task 1 alone", other["tasks"]["1"])):
+    for name, x in ((name, results["tasks"]["1"]) for name, results in found.items()):
         best, t = x["trained"]["answer weights"]["best"], x["together"]
         cells = [x["accuracy"]["rate"], share(x), best["tested_on"], t["not_told"]["gold"]]
         cells += [t["hidden"][what] for what in ("gold", "other", "all", "question")]
         rows.append([name, *map(percent, cells)])
-    head = ["task 1 by a model of", "accuracy", "on the fact: mean of heads", "best head", "changes: fact not told"]
+    head = ["task 1", "accuracy", "on the fact: mean of heads", "best head", "changes: fact not told"]
     head += [f"hidden: {what}" for what in ("the fact", "another", "all facts", "the question")]
     return markdown(head, rows)
 

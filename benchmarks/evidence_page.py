@@ -1,5 +1,4 @@
-"""Writes docs/evidence.md and its figures from benchmarks/results/evidence-winograd.json,
-evidence-babi.json and evidence-babi-task1.json.
+"""Writes docs/evidence.md and its figures from benchmarks/results/evidence-*.json.
 
     python benchmarks/evidence_page.py [--results benchmarks/results] [--docs docs]
 
@@ -26,7 +25,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 from show import pyplot, save
 
 TEMPLATE = ROOT / "benchmarks" / "evidence_page.md"
-NAMES = ("winograd", "babi", "babi-task1")
+NAMES = ("winograd", "babi", "babi-seed2", "babi-task1")
 _VALUE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 _CHECK = re.compile(r"^<!-- check: (.*?) -->\n\n?", re.DOTALL | re.MULTILINE)
 
