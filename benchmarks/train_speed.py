@@ -38,11 +38,12 @@ from regard.data import Corpus, batches
 from regard.data.corpus import Part
 from regard.folder import make_model
 from regard.tasks._settings import Data, Fitted, Settings
-from regard.tasks.translation import Objective, Translation, _filled, _tensors
+from regard.tasks.translation import Objective, _filled, _tensors
 from regard.train import Ranks
 from regard.train.engine import Engine, GraphEngine
 
 VOCABULARY = 10_000
+SUMS = 2  # of an objective: loss and negative log-likelihood
 SIZES = {
     "tiny, d 128": {"dim": 128, "ffn_dim": 256, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
     "small, d 256": {"dim": 256, "ffn_dim": 512, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
@@ -156,9 +157,9 @@ def ours(size: dict[str, Any], device: torch.device, tokens: int, compiled: bool
         dtype = torch.bfloat16 if device.type == "cuda" else None
         objective = Objective(model, smoothing=0.1, rdrop=rdrop, dtype=dtype, compile=compile)
         if device.type == "cuda":
-            engine: Engine = GraphEngine(objective, fitted.training, ranks, len(Translation.sums), print)
+            engine: Engine = GraphEngine(objective, fitted.training, ranks, SUMS, print)
         else:
-            engine = Engine(objective, fitted.training, ranks, len(Translation.sums))
+            engine = Engine(objective, fitted.training, ranks, SUMS)
         count = iter(range(1, 1 << 30))
         out[name] = timed(lambda t, e=engine, c=count: e.update([(t, tokens)], next(c)), device)
     return out

@@ -208,7 +208,10 @@ def test_the_score_can_be_switched(browser, address, trace):
                 ".map(c => (+c.dataset.value).toFixed(4)).join() === want",
                 arg=",".join(f"{x:.4f}" for x in expected.tolist()),
             )
-            assert label.get_attribute("data-counterfactual") == "true" and "counterfactual" in label.inner_text()
+            page.wait_for_function(  # where the weights are those of before, what was shown before is waited for too
+                "() => document.querySelector('[data-testid=score-label]').dataset.counterfactual === 'true'"
+            )
+            assert "counterfactual" in label.inner_text()
         page.get_by_test_id("score").select_option("trained")
         page.wait_for_function(
             "() => document.querySelector('[data-testid=score-label]').dataset.counterfactual === 'false'"
