@@ -37,8 +37,9 @@ from regard.bpe import Ragged
 from regard.data import Corpus, batches
 from regard.data.corpus import Part
 from regard.folder import make_model
+from regard.tasks._pairs import filled, tensors
 from regard.tasks._settings import Data, Fitted, Settings
-from regard.tasks.translation import Objective, _filled, _tensors
+from regard.tasks.translation import Objective
 from regard.train import Ranks
 from regard.train.engine import Engine, GraphEngine
 
@@ -200,18 +201,18 @@ def measure(
 ) -> dict[str, float | str]:
     """Target tokens per second of each, or why it did not run."""
     epoch = batches(corpus(29_000), tokens=tokens, multiple=8)
-    plain = [_tensors(epoch[k]) for k in range(min(count, len(epoch)))]
+    plain = [tensors(epoch[k]) for k in range(min(count, len(epoch)))]
     text = sum(int((t[3] != 0).sum()) for t in plain)
-    filled = [_filled(t, tokens // (t[0].shape[1] + t[2].shape[1])) for t in plain]
+    whole = [filled(t, tokens // (t[0].shape[1] + t[2].shape[1])) for t in plain]
     if device.type == "cuda":
-        plain, filled = ([[t.pin_memory() for t in b] for b in some] for some in (plain, filled))
+        plain, whole = ([[t.pin_memory() for t in b] for b in some] for some in (plain, whole))
     own = ours(size, device, tokens, compiled)
     runners = {**own, **peers(size, device)}
     best: dict[str, float] = {}
     missing: dict[str, str] = {}
     for turn in range(-1 if device.type == "cpu" else -3, rounds):  # turns below 0 warm up
         for name in [name for name in runners if name not in missing]:
-            some = filled if name in own and device.type == "cuda" else plain
+            some = whole if name in own and device.type == "cuda" else plain
             seconds = runners[name](some[:2] if turn < 0 and device.type == "cpu" else some)
             if isinstance(seconds, str):
                 missing[name] = seconds

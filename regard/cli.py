@@ -317,7 +317,7 @@ def answer(
             if hint := one.problem or one.note or ("" if one.text else "the text does not tell"):
                 say(f"{line.where}: {hint}")
             row = [json.dumps(as_object(line.text, one), ensure_ascii=False)] if as_json else None
-            writer.write(row or told(line.text, one, i if n_best > 1 else None))
+            writer.write(row or told(one, i if n_best > 1 else None))
             if show:
                 writer.write(read_aloud(text, one))
 

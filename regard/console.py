@@ -164,7 +164,7 @@ def written(path: Path, translator: Translator, source: str, found: Output, look
         say(f"{path}: not written, the first line has no translation")
 
 
-def told(question: str, found: Answer, number: int | None) -> list[str]:
+def told(found: Answer, number: int | None) -> list[str]:
     """The answer, or a list: number ||| text ||| start-end ||| probability."""
     if number is None:
         return [found.text]

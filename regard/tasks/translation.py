@@ -21,8 +21,6 @@ from regard.data import Batch, Corpus
 from regard.tasks import _command, _run
 from regard.tasks._guided import Guide, WordLinks, guided_loss, word_links
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured, without_padding
-from regard.tasks._pairs import filled as _filled
-from regard.tasks._pairs import tensors as _tensors
 from regard.tasks._settings import Data, Fitted, Settings
 from regard.text import PAD
 from regard.train import Progress, Ranks, sequence_loss
@@ -34,8 +32,6 @@ __all__ = [
     "Objective",
     "Settings",
     "Translation",
-    "_filled",
-    "_tensors",
     "main",
     "parse",
     "train",
