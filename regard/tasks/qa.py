@@ -31,7 +31,7 @@ from regard.reading import LONGEST, STRIDE, WINDOW, Room, padded, read
 from regard.squad import quality
 from regard.tasks import _command, _run
 from regard.tasks._asked import Asked, Lessons, texts_of
-from regard.tasks._card import reader_card
+from regard.tasks._card import Words, model_card
 from regard.tasks._pairs import autocast, half
 from regard.tasks._settings import Fitted, Sections
 from regard.tasks._settings import Settings as AnySettings
@@ -258,6 +258,18 @@ class _Answering(_run.Work[Settings]):
     settings = Settings
     scores: ClassVar[Mapping[str, str]] = {"reader": "cross_score"}
     score_help = "the similarity of question and context"
+    words = Words(
+        "A question answering model",
+        'Ask with `regard answer --model FOLDER --context FILE "question"`.',
+        """\
+`nll` is −log P(start) − log P(end) in nats; EM and F1 are SQuAD's, in per cent. `valid_loss` decided which weights to
+keep.""",
+        """\
+It marks a passage of the context that it is given, right or wrong, and knows nothing else; it was trained on texts and
+questions of one kind. {always}It carries over whatever bias its data have.""",
+        unit="questions",
+        seen="windows",
+    )
     files = (
         ("questions", "questions: SQuAD's .json, or .jsonl, .tsv; perhaps gzipped"),
         ("valid_questions", "the same, to validate on"),
@@ -329,7 +341,15 @@ class _Answering(_run.Work[Settings]):
         return Reading(model, sides[0], sides[1], fitted, ranks.device)
 
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
-        return reader_card(tables, outcome, **about)
+        none, start = tables["data"]["unanswerable"], tables["model"].get("pretrained")
+        always = "" if none else "It was never shown a question without an answer, and answers all. "
+        words = self.words._replace(
+            limits=self.words.limits.format(always=always),
+            among=f", {none:,} of them without an answer",
+            origin=f"The encoder began with the weights of `{start}`. " if start else "It began from scratch. ",
+            licensed="these texts and weights" if start else "these texts",
+        )
+        return model_card(tables, outcome, words=words, **about)
 
 
 # What a reader does not take over from an encoder's configuration: what its subwords decide, what writes, and its own.

@@ -22,7 +22,7 @@ from regard.data.documents import Documents
 from regard.decode import Limits
 from regard.models.pointer import PointerTransformer
 from regard.tasks import _command, _run
-from regard.tasks._card import Words
+from regard.tasks._card import LOSS, Words
 from regard.tasks._mixture import mixture_loss
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured
 from regard.tasks._settings import Fitted, PairTraining, Sections
@@ -219,7 +219,7 @@ class _Summarization(PairWork[Settings]):
     words = Words(
         "A model that summarizes",
         "Summarize with `regard summarize --model FOLDER`.",
-        "ROUGE, where given, is of greedy decoding.",
+        f"{LOSS}; ROUGE, where given, is of greedy decoding.",
         """\
 It summarizes documents of the kind and length it was trained on. It may leave out what matters, put words into the
 wrong mouth or make things up, fluently: `regard summarize --show` tells which words were copied, and from where. It
