@@ -78,6 +78,7 @@ def main() -> None:
     print("  docs/scores.md       every score: formula, kernel, time and memory")
     print("  docs/kernels.md      how they are computed without the n × n matrix")
     print("  docs/cli.md          train a translator on two files of text, then translate with it")
+    print("  docs/summarize.md    summaries, and what was copied; docs/answer.md: answers, and their place")
     print("  docs/record.md       what any model attended to; docs/explorer.md: in a browser")
     print("  docs/tutorial/       five lessons that run; make docs builds them with live figures")
     print("  docs/coming-from.md  from PyTorch, FlexAttention and Keras, line by line")
