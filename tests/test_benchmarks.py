@@ -224,7 +224,7 @@ def test_a_trainer_learns_what_the_plain_loop_learns(monkeypatch):
     cpu = torch.device("cpu")
     size = {"dim": 16, "ffn_dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
     epoch = train_speed.batches(train_speed.corpus(40), tokens=200, multiple=8)
-    some = [train_speed._tensors(epoch[k]) for k in range(4)]
+    some = [train_speed.tensors(epoch[k]) for k in range(4)]
     torch.manual_seed(0)
     ours, theirs = (_marian.marian(size, 50, cpu) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())

@@ -434,11 +434,11 @@ def test_the_last_share_of_training_has_plain_subwords():
 
 
 def test_rows_filled_up_count_for_nothing():
-    from regard.tasks.translation import _filled
+    from regard.tasks._pairs import filled
 
     task = tiny_task(rdrop=0.0)
     step = next(task.steps(Position(), CPU))
-    more = _filled(step.tensors, len(step.tensors[0]) + 5)
+    more = filled(step.tensors, len(step.tensors[0]) + 5)
     assert len(more[0]) == len(step.tensors[0]) + 5
     torch.testing.assert_close(task.objective(*more), task.objective(*step.tensors), rtol=1e-5, atol=1e-4)
 
