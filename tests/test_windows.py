@@ -4,6 +4,8 @@ import berts
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from regard.models import PointerConfig, PointerTransformer
 from regard.models._windows import Windows
@@ -77,19 +79,27 @@ def test_gradients_reach_all_windows_and_none_comes_from_padding(models):
     pointer.zero_grad()
 
 
+class OneDevice(TorchDispatchMode):
+    """No operation reads a tensor of another device: a scalar on the CPU would be copied, and a graph forbids that."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        read = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, torch.Tensor)]
+        assert {t.device.type for t in read} <= {"meta"}, f"{func} reads {[t.device.type for t in read]}"
+        return func(*args, **(kwargs or {}))
+
+
 def test_shapes_alone_decide_what_is_done():
     """As CUDA graphs need it: without numbers, on the device "meta", it is all done, so nothing waits for one."""
-    source, lengths = (
-        torch.empty(3, 50, dtype=torch.int64, device="meta"),
-        torch.empty(3, dtype=torch.int64, device="meta"),
-    )
+    with torch.device("meta"):
+        source, lengths = torch.empty(3, 50, dtype=torch.int64), torch.empty(3, dtype=torch.int64)
     seen = []
 
     def encode(tokens, sizes):
         seen.append((tokens.shape, sizes.shape))
         return torch.empty(*tokens.shape, 8, device="meta")
 
-    states = Windows(POSITIONS).encode(source, lengths, encode, bos=3, eos=4, pad=0)
+    with OneDevice():
+        states = Windows(POSITIONS).encode(source, lengths, encode, bos=3, eos=4, pad=0)
     assert states.shape == (3, 50, 8) and seen == [((3 * 6, POSITIONS), (3 * 6,))]
 
 

@@ -68,7 +68,7 @@ class Windows(NamedTuple):
         inside = wide.unfold(1, self.room + 1, self.stride)  # one more than R: there the eos of the document fits
         left = lengths[:, None] - starts  # of the document, from the window's first token on
         more = (left > self.room + 1)[..., None]
-        last = torch.where(more, eos, inside[..., -1:])
+        last = inside[..., -1:].masked_fill(more, eos)
         tokens = torch.cat((F.pad(inside[..., :-1], (1, 0), value=bos), last), -1)
         return tokens, 1 + left.clamp(0, self.room + 1)
 
