@@ -190,10 +190,10 @@ class Summarizer:
             return f"{size:,} subwords, and the most is {self.limit:,}; cut it into parts and summarize each", ""
         notes = []
         if (windows := self.model.windows(size + 1)) > 1:
-            notes.append(f"{size:,} subwords, read in {windows} windows of {self.model.max_length}")
+            notes.append(f"read in {windows} windows of {self.model.max_length}")
         if self.trained is not None and size > self.trained:
-            notes.append(f"{size:,} subwords, and it was trained on at most {self.trained:,}: do not expect too much")
-        return "", "; ".join(notes)
+            notes.append(f"and it was trained on at most {self.trained:,}: do not expect too much")
+        return "", f"{size:,} subwords, {', '.join(notes)}" if notes else ""
 
     @torch.no_grad()
     def _decode(
