@@ -31,6 +31,7 @@ LAYOUT = [
     "attend",
     "bpe",
     "text",
+    "spelling",
     "wordpiece",
     "store",
     "trace",
