@@ -9,7 +9,6 @@ may see a marked one. Such rows have no gradient, so what was taken out has none
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 from functools import lru_cache
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernels._launch import launchers
+from regard.kernels._launch import launchers, on, power
 
 TRITON_MISSING = importlib.util.find_spec("triton") is None
 NUMBERS = 4096  # that a program cleans
@@ -128,7 +127,7 @@ def _clean(starts: list[int], q: Tensor, v: Tensor, *keys: Tensor) -> tuple[Tens
     jobs = [(q, clean[0], as_bytes, q.shape[1] * q.shape[2])]
     for x, y, start in zip((v, *keys), clean[1:], starts[1:], strict=True):
         jobs.append((x, y, as_bytes[rows + start * v.shape[2] :], per_item))
-    with _on(q.device):
+    with on(q.device):
         for n in range(0, len(jobs), 3):
             _launch_clean(jobs[n : n + 3])
     return marks, *clean
@@ -136,7 +135,7 @@ def _clean(starts: list[int], q: Tensor, v: Tensor, *keys: Tensor) -> tuple[Tens
 
 def _launch_clean(jobs: list[tuple[Tensor, Tensor, Tensor, int]]) -> None:
     args: dict[str, Any] = {}
-    block = max(NUMBERS // max(_padded(x.shape[-1]) for x, *_ in jobs), 1)
+    block = max(NUMBERS // max(power(x.shape[-1], 16) for x, *_ in jobs), 1)
     most = 0
     for n in range(3):
         x, y, marks, per_item = jobs[min(n, len(jobs) - 1)]
@@ -146,7 +145,7 @@ def _launch_clean(jobs: list[tuple[Tensor, Tensor, Tensor, int]]) -> None:
         sb, sh, sn, _ = x.stride()
         args |= {
             f"X{n}": x, f"Y{n}": y, f"MARKS{n}": marks, f"sb{n}": sb, f"sh{n}": sh, f"sn{n}": sn, f"h{n}": heads,
-            f"n{n}": length, f"mb{n}": per_item, f"items{n}": items, f"D{n}": dims, f"BD{n}": _padded(dims),
+            f"n{n}": length, f"mb{n}": per_item, f"items{n}": items, f"D{n}": dims, f"BD{n}": power(dims, 16),
         }  # fmt: skip
     _kernels().clean[(most, len(jobs))](**args, BR=block, num_warps=4)
 
@@ -160,19 +159,11 @@ def _spoil(x: Tensor, bad_keys: Tensor, bad_rows: Tensor, value: float, copy: bo
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
     batch, heads, length, dims = x.shape
     (xb, xh, xi, _), (yb, yh, yi, _) = x.stride(), y.stride()
-    block = max(min(2 * NUMBERS // _padded(dims), 128), 16)
-    with _on(x.device):
+    block = max(min(2 * NUMBERS // power(dims, 16), 128), 16)
+    with on(x.device):
         _kernels().spoil_causal[(batch * heads * -(-length // block),)](
             x, y, bad_keys.contiguous().view(torch.uint8), bad_rows.contiguous().view(torch.uint8),
             xb, xh, xi, yb, yh, yi, heads, heads // bad_keys.shape[1], length, bad_keys.shape[2], value,
-            D=dims, BD=_padded(dims), BM=block, BN=1024, COPY=copy, num_warps=4,
+            D=dims, BD=power(dims, 16), BM=block, BN=1024, COPY=copy, num_warps=4,
         )  # fmt: skip
     return y
-
-
-def _on(device: torch.device) -> Any:
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
-def _padded(n: int) -> int:
-    return max(16, 1 << (n - 1).bit_length())
