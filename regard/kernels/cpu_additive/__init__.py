@@ -1,6 +1,6 @@
 """Additive attention on a CPU, fused: the exact fraction form, four per division, in O(n) memory.
 
-The loops are in ``_numba_additive`` (numba turns them into vector code and caches it on disk); here is what they are
+The loops are in ``_numba`` (numba turns them into vector code and caches it on disk); here is what they are
 given. Threads (``_threads``) only run code that holds no GIL, so any number of Python threads may call this at once, a
 forked child too, and their number follows ``torch.get_num_threads()``.
 """
@@ -367,7 +367,7 @@ def _compiled(real: str, which: str) -> Any:
     notice.daemon = True
     notice.start()
     try:
-        from regard.kernels import _numba_additive as loops
+        from regard.kernels.cpu_additive import _numba as loops
 
         loops.prepare(real, which)
     finally:
