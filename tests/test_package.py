@@ -28,6 +28,8 @@ LAYOUT = [
     "mask",
     "kernels",
     "plan",
+    "arguments",
+    "lower",
     "attend",
     "bpe",
     "text",
