@@ -5,7 +5,6 @@ to its type, and, for half types, by what the series is wrong by: 4 times its to
 gradient (its slope is that much worse), more where these cancel. Against the series in float64 it must be much closer.
 """
 
-import importlib
 import os
 from dataclasses import replace
 from unittest import mock
@@ -590,10 +589,7 @@ def test_it_says_what_it_cannot_do(monkeypatch):
         (lambda: Additive(6, 6, 3) + Additive(6, 6, 2), None),
     ],
 )
-def test_through_attend(make, mask, dtype, monkeypatch):
-    plan, attend = (importlib.import_module(f"regard.{name}") for name in ("plan", "attend"))
-    monkeypatch.setitem(plan.KERNELS, "triton_additive", triton_additive)
-    monkeypatch.setattr(attend, "BACKENDS", ("auto", *plan.KERNELS))
+def test_through_attend(make, mask, dtype):
     module = make().to(DEVICE, dtype)
     mask = Lengths(mask.tensors[0].to(DEVICE)) if isinstance(mask, Lengths) else mask
     q, k, v = (torch.randn(2, h, n, 6).to(DEVICE, dtype).requires_grad_() for h, n in ((4, 7), (2, 9), (2, 9)))
