@@ -188,7 +188,7 @@ def test_show_draws_what_was_copied(run, folder):
     [
         ([], b"", "standard input: the document is empty"),
         ([], b"\x00\x01", "binary data"),
-        ([], b"abc\xff", "not text in UTF-8 (byte 0xff at 3)"),
+        ([], b"abc\xff", "not UTF-8 (byte 0xff at 3)"),
         (["--key", "d"], b"{", "standard input:1: not JSON"),
         (["--key", "d"], b'{"x": "y"}', "expected a string or a list of strings under 'd'"),
         (["--key", "d", "--lines"], b"", "give one of them"),
