@@ -228,7 +228,7 @@ def summarize(
     length: Annotated[int | None, typer.Option(min=1, help="Words that a summary should have, about.")] = None,
     min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = 0,
     max_length: Annotated[int, typer.Option(min=1, help="Subwords at most.")] = 200,
-    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ, by which they are ranked.")] = 1.0,
+    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ: more is longer.")] = 2.0,
     no_repeat: Annotated[int, typer.Option(min=0, help="No run of so many subwords comes twice; 0: it may.")] = 3,
     consensus: Annotated[int, typer.Option(min=0, help="Draw so many more, and take what is most like all.")] = 0,
     show: Annotated[bool, typer.Option("--show", help="Draw what was looked at and copied.")] = False,

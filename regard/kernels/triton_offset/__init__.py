@@ -32,7 +32,7 @@ __all__ = ["NAME", "Config", "TritonOffset", "configure", "error_bound", "memory
 
 NAME = "triton_offset"
 TRITON_MISSING = importlib.util.find_spec("triton") is None
-NARROWEST = 64  # dims of half types: what was checked on a GPU
+NARROWEST = 64  # dims of half types: narrower operands gave wrong contexts on an H200, see docs/kernels.md
 
 
 def refuses(problem: Problem) -> str | None:
