@@ -106,6 +106,9 @@ def test_steps_add_up():
     whole = sum(trace.steps(0, head, 5, item=1).output for head in range(4)) + module.out_proj.bias
     torch.testing.assert_close(whole, out[1, 5])
     assert shown.score == "Softcap(Dot()) + ALiBi()" and not shown.counterfactual
+    lines = repr(shown).splitlines()  # for a prompt: a line per step, not all of its numbers
+    assert len(lines) == 19 and max(map(len, lines)) < 80
+    assert lines[1].split()[:4] == ["query_input", "[32]", f"{x[1, 5].min():.4g}", "…"]
 
 
 def test_another_score_on_the_same_queries_and_keys():

@@ -89,6 +89,10 @@ def _json_line(text: str, where: str) -> Question | Bad:
         return Bad(where, "not JSON", str(error))
     if not isinstance(entry, dict):
         return Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
+    for key in ("context", "question"):
+        if key not in entry:
+            got = f"no such key, but {', '.join(map(repr, entry)) or 'none'}"
+            return Bad(where, "no text under a key", f"expected a string under {key!r}, got {got}")
     return _question(
         entry.get("context"), entry.get("question"), entry.get("answers", []), where, str(entry.get("id", ""))
     )
