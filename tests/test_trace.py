@@ -449,6 +449,20 @@ def test_wrong_addresses(ask, text):
         ask(trace)
 
 
+@pytest.mark.parametrize("heads", [{2: [3]}, {("self", 0): None}, {("self",): [0]}])
+def test_heads_to_leave_out_are_asked_for_by_kind_and_layer(heads):
+    module = attention(Dot()).eval()
+    with regard.record(module) as trace:
+        module(torch.randn(1, 3, 32, dtype=torch.float64))
+    with pytest.raises(TypeError, match=r"\{\(kind, layer\): heads\}, as in \{\(\"self\", 2\): \[3\]\}, got"):
+        trace.ablate(heads)
+
+
+def test_what_is_no_module_cannot_be_recorded():
+    with pytest.raises(TypeError, match=r"record takes a torch.nn.Module.*got int"), regard.record(3):
+        pass
+
+
 def test_without_names_the_modules_that_did_not_run():
     model = layers(1)
     with (
