@@ -366,6 +366,8 @@ def evaluate(
 
     if bool(model) != (source is not None) or not (outputs or model):
         raise ValueError("give files of translations, or --model and --source to make them")
+    if bootstrap and len(outputs or []) + len(model or []) < 2:
+        raise ValueError("--bootstrap compares with the first output: give two or more files or models")
     wanted = text_of(reference)
     named = {str(path): text_of(path) for path in outputs or []}
     for name in model or []:
@@ -425,8 +427,8 @@ def align(
     """
     import regard.align as words
 
-    if statistical and (show or reverse is not None):
-        raise ValueError("--statistical works without a model: leave out --reverse and --show")
+    if statistical and (show or any(option is not None for option in (reverse, layer, head, shift))):
+        raise ValueError("--statistical needs no model: leave out --reverse, --show, --layer, --head and --shift")
     if symmetrize not in METHODS:
         raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
     pairs = pairs_of(source, target)
