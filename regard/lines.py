@@ -157,6 +157,8 @@ def _raw(path: PathLike) -> Iterator[bytes]:
 def _read(path: PathLike, parts: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
     """What ``parts`` makes of a file, of what is packed in it, or of the standard input."""
     if str(path) == "-":
+        if sys.stdin is None:
+            raise OSError("standard input: it is closed; give the text as an argument, or a file")
         yield from parts(sys.stdin.buffer)
         return
     if Path(path).is_dir():
@@ -187,7 +189,9 @@ class Writer:
     def __init__(self, path: PathLike | None = None) -> None:
         self.path = None if path is None or str(path) == "-" else Path(path).resolve()
         self._part: Path | None = None
-        self._stream: BinaryIO = sys.stdout.buffer
+        if self.path is None and sys.stdout is None:
+            raise OSError("standard output: it is closed; name a file with --output")
+        self._stream: BinaryIO = sys.stdout.buffer if self.path is None else None  # type: ignore[assignment]
 
     def __enter__(self) -> Writer:
         if self.path is None:

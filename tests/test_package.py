@@ -226,6 +226,14 @@ def test_every_public_name_is_there_and_documented(module):
         assert getattr(module, name).__doc__, f"{name} has no docstring"
 
 
+def test_one_import_is_enough_and_completion_shows_what_there_is():
+    code = "import regard; assert regard.plot.heatmap and regard.grammar.pairs; print(*dir(regard))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    shown = done.stdout.split()
+    assert done.returncode == 0, done.stderr
+    assert {*regard.__all__, "plot", "grammar"} <= {*shown} and "importlib" not in shown
+
+
 def test_the_version_is_the_installed_one():
     assert regard.__version__.count(".") == 2
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regard
+from regard.console import sources_drawn
 from regard.decode import Hypothesis
 from regard.summarizer import Read, likest, summary_of
 from regard.text import Subwords
@@ -141,6 +142,14 @@ def test_long_documents_are_read_whole_or_refused(folder, summarizer):
         assert "the most is 50; cut it into parts" in output.problem and not output.summaries
     finally:
         summarizer.limit = regard.summarizer.LIMIT
+
+
+def test_a_narrow_terminal_gets_narrow_lines(monkeypatch, summarizer):
+    (output,) = summarizer.outputs([CHAT])
+    for terminal, most in ((40, 40), (300, 100)):
+        monkeypatch.setenv("COLUMNS", str(terminal))
+        drawn = sources_drawn(output.summaries[0])
+        assert most - 20 < max(map(len, drawn)) <= most
 
 
 def test_a_folder_of_another_task_is_told(folder, model):

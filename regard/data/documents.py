@@ -86,6 +86,6 @@ def texts_of(entry: dict[str, Any], key: str, where: str) -> list[str] | Bad:
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return texts
-    got = f"a {type(value).__name__}" if key in entry else f"no such key, but {', '.join(map(repr, entry))}"
+    got = f"a {type(value).__name__}" if key in entry else f"no such key, but {', '.join(map(repr, entry)) or 'none'}"
     expected = f"expected a string or a list of strings under {key!r}, got {got}"
     return Bad(where, "no text under a key", expected)

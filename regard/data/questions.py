@@ -84,6 +84,10 @@ def _json_line(text: str, where: str) -> Question | Bad:
     entry = parsed(text, where)
     if isinstance(entry, Bad):
         return entry
+    for key in ("context", "question"):
+        if key not in entry:
+            got = f"no such key, but {', '.join(map(repr, entry)) or 'none'}"
+            return Bad(where, "no text under a key", f"expected a string under {key!r}, got {got}")
     return _question(
         entry.get("context"), entry.get("question"), entry.get("answers", []), where, str(entry.get("id", ""))
     )

@@ -204,7 +204,7 @@ def sifted(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[
             yield row
             continue
         if bad == "raise":
-            raise ValueError(f"{row}; mend it, or skip bad lines")
+            raise ValueError(f'{row}; mend it, or skip bad lines: bad="skip", in a command --set data.bad=skip')
         report.bad[row.kind] += 1
         if len(report.shown) < SHOWN:
             report.shown.append(str(row))
