@@ -1,4 +1,8 @@
-"""regard: attention you can use, train and see."""
+"""regard: attention you can use, train and see.
+
+What is here is imported when it is asked for. A program that ``torch.export`` saved needs our operators before it is
+loaded: ``import regard.nn`` registers them.
+"""
 
 from __future__ import annotations
 

@@ -332,6 +332,10 @@ def test_functions_that_are_named_as_their_modules_stay_functions():
     python("-c", f"import regard; {calls}; import regard.plan, regard.attend; {calls}")
 
 
+def test_operators_are_registered_for_exported_programs():
+    python("-c", "import torch, regard.nn; torch.ops.regard.attention, torch.ops.regard.attention_backward")
+
+
 def import_times():
     """Microseconds of ``-X importtime``: what regard adds to torch, and what of it is its own files."""
     lines = [line.split("|") for line in python("-X", "importtime", "-c", ATTENTION).stderr.splitlines()]
