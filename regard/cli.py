@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard._start import starting
 from regard.console import (
     Job,
     as_object,
@@ -259,15 +260,16 @@ def summarize(
     A document that is empty, binary or not UTF-8 is reported on stderr and gives an empty line. One that is longer than
     all that the model was trained on is read whole, with a note; nothing is cut off.
     """
-    from regard.summarizer import load
-
     if max_length < min_length:
         raise ValueError(f"--max-length {max_length} is less than --min-length {min_length}")
     documents = _documents(text, input, by_line, key)
     search: dict[str, Any] = {"beam": beam, "length": length, "min_length": min_length, "max_length": max_length}
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
     with Writer(output) as writer, Job(strict, "documents") as job:
-        summarizer = load(model, device=device, int8=int8)
+        with starting():
+            from regard.summarizer import load
+
+            summarizer = load(model, device=device, int8=int8)
         for some in windows(documents, 1000):
             for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
                 writer.write([found.text])
@@ -310,12 +312,13 @@ def answer(
     A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
     text. A question that cannot be asked is reported on stderr and gives an empty line.
     """
-    from regard.answerer import Answer, load
-
     if str(context) == "-" and not (question or input):
         raise ValueError("the context and the questions cannot both be read from the standard input")
     text, lines = whole_text(context), list(_given(question, None if input is None else [input]))
-    answerer = load(model, device=device)
+    with starting():
+        from regard.answerer import Answer, load
+
+        answerer = load(model, device=device)
     options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "attention": show, "batch_tokens": batch_tokens}
     options["abstain"] = None if always is None else not always
     with Writer(output) as writer:
@@ -425,13 +428,13 @@ def align(
     where the decoder has just read it (--shift), which is far better than the one where it is predicted. --statistical
     counts which words come together instead, in both directions, and wants thousands of pairs.
     """
-    import regard.align as words
-
     if statistical and (show or any(option is not None for option in (reverse, layer, head, shift))):
         raise ValueError("--statistical needs no model: leave out --reverse, --show, --layer, --head and --shift")
     if symmetrize not in METHODS:
         raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
     pairs = pairs_of(source, target)
+    with starting():
+        import regard.align as words
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
@@ -479,11 +482,11 @@ def export(
     CTranslate2 runs Transformers with dot-product scores. What is exported has the model's subwords beside it, and
     shows the attention of one layer: that of the align table in the model's config.toml, or the middle one.
     """
-    from regard.interop import ctranslate2
-    from regard.translator import find
-
     if format != "ctranslate2":
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")
+    with starting():
+        from regard.interop import ctranslate2
+        from regard.translator import find
     ctranslate2.export(find(model), out, positions=positions)
 
 
@@ -505,7 +508,8 @@ def serve(
 
     GET /api/openapi.json describes everything there is. Ctrl-C or SIGTERM stop it after what runs has been answered.
     """
-    from regard.explorer import start
+    with starting():
+        from regard.explorer import start
 
     start(
         _served(model, trace),
@@ -540,7 +544,8 @@ def explore(
 
     It is `regard serve` with a page. Everything stays on this machine.
     """
-    from regard.explorer import start
+    with starting():
+        from regard.explorer import start
 
     start(
         _served(model, trace),
@@ -619,6 +624,7 @@ def _documents(text: list[str] | None, input: list[Path] | None, by_line: bool, 
 
 
 def _load(name: str, device: str | None, int8: bool, engine: str) -> Translator:
-    from regard.translator import load
+    with starting():
+        from regard.translator import load
 
-    return load(name, device=device, int8=int8, engine=engine)
+        return load(name, device=device, int8=int8, engine=engine)
