@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.kernels import _autocast, _dropout
 from regard.kernels import _dense as dense
-from regard.kernels import _dropout
 from regard.terms import DotTerm, Problem, TanhTerm, Term
 
 NAME = "reference"
@@ -57,7 +57,7 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def run_steps(problem: Problem) -> Steps:
-    with torch.autocast(problem.device.type, enabled=False):
+    with _autocast.off(problem.device):
         return _steps(problem)
 
 
@@ -88,7 +88,7 @@ def _steps(p: Problem) -> Steps:
 
 def scores(p: Problem) -> Tensor:
     """E alone, before the mask, [B, H, L, S]."""
-    with torch.autocast(p.device.type, enabled=False):
+    with _autocast.off(p.device):
         parts = [_pair(term, p) * _scale(term) for term in p.terms.pairs]
         e: Tensor | None = functools.reduce(torch.add, parts) if parts else None
         if e is not None and p.terms.cap is not None:
