@@ -338,6 +338,7 @@ def answer(
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     outputs: Annotated[list[Path] | None, typer.Argument(metavar="[OUTPUT]...", help="Files of translations.")] = None,
     *,
     reference: Annotated[Path, typer.Option("--reference", "-r", help="What they should have been.")],
@@ -369,6 +370,10 @@ def evaluate(
 
     if bool(model) != (source is not None) or not (outputs or model):
         raise ValueError("give files of translations, or --model and --source to make them")
+    if not model and (idle := _said(context, "beam", "batch_tokens", "engine", "device", "int8")):
+        raise ValueError(f"{idle}: for a --model that translates; files of translations are taken as they are")
+    if not bootstrap and (idle := _said(context, "seed")):
+        raise ValueError(f"{idle}: for --bootstrap, which draws; nothing else does")
     if bootstrap and len(outputs or []) + len(model or []) < 2:
         raise ValueError("--bootstrap compares with the first output: give two or more files or models")
     wanted = text_of(reference)
@@ -395,6 +400,7 @@ def evaluate(
 
 @app.command()
 def align(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="Source lines; or pairs, with a tab or ||| between; - is stdin.")],
     target: Annotated[Path | None, typer.Argument(help="Target lines.")] = None,
     *,
@@ -428,10 +434,15 @@ def align(
     where the decoder has just read it (--shift), which is far better than the one where it is predicted. --statistical
     counts which words come together instead, in both directions, and wants thousands of pairs.
     """
-    if statistical and (show or any(option is not None for option in (reverse, layer, head, shift))):
-        raise ValueError("--statistical needs no model: leave out --reverse, --show, --layer, --head and --shift")
+    of_models = ("model", "reverse", "layer", "head", "shift", "show", "batch_tokens", "engine", "int8")
+    if statistical and (idle := _said(context, *of_models)):
+        raise ValueError(f"--statistical needs no model: leave out {idle}")
     if symmetrize not in METHODS:
         raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
+    if not statistical and reverse is None and (idle := _said(context, "symmetrize")):
+        raise ValueError(f"{idle}: makes one of two directions; give --reverse, a model from target to source")
+    if gold is None and (idle := _said(context, "gold_base")):
+        raise ValueError(f"{idle}: says how --gold counts; give that too")
     pairs = pairs_of(source, target)
     with starting():
         import regard.align as words
@@ -585,6 +596,12 @@ def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any
         swap(links(translator.word_weights(found.translations[0], **look))) if found.translations else frozenset()
         for found in outputs
     ]
+
+
+def _said(context: typer.Context, *options: str) -> str:
+    """Which of these options were given, as they are written: "" for none."""
+    given = [name for name in options if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
 
 def _given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:

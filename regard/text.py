@@ -159,7 +159,7 @@ class Subwords:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal subwords."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+        return fingerprint(self.to_json())
 
     # --- using it ---
 
@@ -275,6 +275,11 @@ class Subwords:
             if word_of[byte] < 0 and piece_of[byte] == piece_of[byte + 1]:
                 word_of[byte] = word_of[byte + 1]
         return char_of, piece_of, word_of
+
+
+def fingerprint(tokenizer: str) -> str:
+    """Equal for equal subwords, of their tokenizer.json."""
+    return hashlib.sha256(tokenizer.encode()).hexdigest()[:32]
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.bpe import Chunks
 from regard.spelling import spaced
-from regard.text import Encoded, Subwords, checked, parsed, word_numbers, write_whole
+from regard.text import Encoded, Subwords, checked, fingerprint, parsed, word_numbers, write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -114,7 +113,7 @@ class WordPiece:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal subwords."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+        return fingerprint(self.to_json())
 
     def __len__(self) -> int:
         return int(self._tokenizer.get_vocab_size())
