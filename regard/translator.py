@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.align import Links, links, word_weights
 from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
-from regard.output import Attended, Output, Translation, joined, sentences
+from regard.output import Attended, Output, Translation, joined, sentences, single_spaced, spread
 from regard.search import Search
 from regard.tasks import TASKS
 from regard.text import UNK, Encoded, Subwords
@@ -49,6 +49,10 @@ class _Pair(NamedTuple):
     text: str
 
 
+Head = int | str | None
+"""A head by its number, "mean" for the mean of all, or None for the model's own choice."""
+
+
 class Look(NamedTuple):
     """Where word alignments are read: a decoder layer, a head (None: their mean), and the row of a word."""
 
@@ -61,7 +65,8 @@ class Translator:
     """Translates with a model, or with another engine that runs one. Make one with :func:`load`.
 
     ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
-    sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best.
+    sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best, and ``search`` are the
+    options of :class:`Search` that do, where a call gives none.
     """
 
     def __init__(
@@ -74,9 +79,12 @@ class Translator:
         limit: int = LIMIT,
         split: int | None = None,
         align: Mapping[str, Any] | None = None,
+        search: Mapping[str, Any] | None = None,
     ) -> None:
         self.engine: Engine = TorchEngine(model) if engine is None else engine
         self.model, self.subwords, self.name, self._align = model, subwords, name, align or {}
+        self._search = dict(search or {})
+        self.search = Search.of(self._search)  # checks them
         known = self.engine.max_length
         self.limit = limit if known is None else min(limit, known - 1)
         self.split = self.limit if split is None else min(split, self.limit)
@@ -97,17 +105,18 @@ class Translator:
     # --- what people call ---
 
     @overload
-    def translate(self, text: str, *, beam: int = ..., **options: Any) -> str: ...
+    def translate(self, text: str, **options: Any) -> str: ...
     @overload
-    def translate(self, text: Sequence[str], *, beam: int = ..., **options: Any) -> list[str]: ...
-    def translate(self, text: str | Sequence[str], *, beam: int = 5, **options: Any) -> str | list[str]:
+    def translate(self, text: Sequence[str], **options: Any) -> list[str]: ...
+    def translate(self, text: str | Sequence[str], **options: Any) -> str | list[str]:
         """The translation of a line, or of each of several.
 
-        Options are those of :class:`Search`, and ``prefix``, ``batch_tokens`` and ``progress`` of :meth:`outputs`,
-        which also tells scores, n-best lists and attention.
+        Options are those of :class:`Search` (by default the model's own: ``[translate]`` in its config.toml), and
+        ``prefix``, ``batch_tokens`` and ``progress`` of :meth:`outputs`, which also tells scores, n-best lists and
+        attention.
         """
         lines = [text] if isinstance(text, str) else list(text)
-        outputs = _whole(self.outputs(lines, beam=beam, **options), "line")
+        outputs = _whole(self.outputs(lines, **options), "line")
         for number, output in enumerate(outputs, 1):
             if output.note:
                 warnings.warn(f"line {number}: {output.note}", stacklevel=2)
@@ -132,9 +141,9 @@ class Translator:
             attention: also return cross-attention weights.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of sentences in it.
-            options: those of :class:`Search`.
+            options: those of :class:`Search`; None is the model's own choice.
         """
-        search = Search.of(options)
+        search = Search.of(self._search | {name: value for name, value in options.items() if value is not None})
         prefixes = [prefix] * len(lines) if isinstance(prefix, str) else list(prefix)
         if len(prefixes) != len(lines):
             raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
@@ -183,12 +192,13 @@ class Translator:
         return [links(self.word_weights(output.translations[0], **how)) for output in found]
 
     def word_weights(
-        self, translation: Translation, *, layer: int | None = None, head: int | None = None, shift: bool | None = None
+        self, translation: Translation, *, layer: int | None = None, head: Head = None, shift: bool | None = None
     ) -> Tensor:
         """How much each target word attends to each source word, [J, I]; words are what ``split()`` gives.
 
-        The default ``layer`` is the model's own choice (``[align]`` in its config.toml) or the middle one, ``head`` the
-        mean, and ``shift`` (see :func:`regard.align.word_weights`) is for models that read a word before they attend.
+        Defaults are the model's own choice (``[align]`` in its config.toml); else ``layer`` is the middle one, ``head``
+        the mean of all ("mean"), and ``shift`` (see :func:`regard.align.word_weights`) is for models that read a word
+        before they attend.
         """
         if not translation.attention:
             return torch.zeros(0, 0)
@@ -204,18 +214,16 @@ class Translator:
         whole: Tensor = torch.block_diag(*parts)
         return whole
 
-    def look(
-        self, layers: int, *, layer: int | None = None, head: int | None = None, shift: bool | None = None
-    ) -> Look:
+    def look(self, layers: int, *, layer: int | None = None, head: Head = None, shift: bool | None = None) -> Look:
         """Which weights words are aligned by, of a model with so many decoder layers: what is given, or its own."""
         return Look(
             self._align.get("layer", (layers - 1) // 2) if layer is None else layer,
-            self._align.get("head") if head is None else head,
+            self._align.get("head") if head is None else _number(head),
             self._align.get("shift", self.engine.shift) if shift is None else shift,
         )
 
-    def _check_shown(self, layer: int | None, head: int | None, shown: tuple[int, int | None]) -> None:
-        if layer not in (None, shown[0]) or head not in (None, shown[1]):
+    def _check_shown(self, layer: int | None, head: Head, shown: tuple[int, int | None]) -> None:
+        if layer not in (None, shown[0]) or (head is not None and _number(head) != shown[1]):
             which = "the mean over its heads" if shown[1] is None else f"head {shown[1]}"
             raise ValueError(
                 f"the {self.engine.name} engine shows decoder layer {shown[0]}, {which}, and no other; "
@@ -228,19 +236,20 @@ class Translator:
         """The sentences to be decoded; a line that is too long is cut, and refused if it cannot be."""
         outputs, jobs = [Output(problem=what_is_odd(line)) for line in lines], []
         starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
-        encoded = self._encode(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
+        encoded = self._sources(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
         for i, (line, whole) in enumerate(zip(lines, encoded, strict=True)):
             if outputs[i].problem:
                 continue
             if not line.strip():
                 outputs[i].translations = [Translation(line.strip(), 0.0, 0.0)]
                 continue
-            parts = [whole] if len(whole.ids) <= self.split else self._encode(sentences(line))
+            cut = [line] if len(whole.ids) <= self.split else sentences(line)
+            parts = [whole] if len(cut) == 1 else self._sources(cut)
             longest = max(len(sentence.ids) for sentence in parts)
             if longest > self.limit:
                 outputs[i].problem = f"{longest:,} subwords without a sentence end; the most is {self.limit:,}"
                 continue
-            if len(parts) > 1:
+            if len(whole.ids) > self.limit:
                 outputs[i].note = f"{len(whole.ids):,} subwords: translated as {len(parts)} sentences"
             jobs += [_Job(i, sentence, [] if k else starts[i]) for k, sentence in enumerate(parts)]
         return outputs, jobs
@@ -286,6 +295,10 @@ class Translator:
     def _translation(self, found: Found) -> Translation:
         return Translation(self.subwords.decode(found.tokens).strip(), found.score, found.log_prob)
 
+    def _sources(self, lines: Sequence[str]) -> list[Encoded]:
+        """Lines in subwords, white space read as single spaces, as models know it; offsets are those of the line."""
+        return [spread(one, line) for one, line in zip(self._encode(map(single_spaced, lines)), lines, strict=True)]
+
     def _encode(self, lines: Iterable[str]) -> list[Encoded]:
         return self.subwords.encode_batch(list(lines))
 
@@ -330,11 +343,18 @@ def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool)
 
 def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a translator takes from config.toml."""
+    search = dict(settings.get("translate", {}))
+    split = search.pop("split", None)
+    try:
+        Search.of(search)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path / 'config.toml'}: [translate]: {error}") from error
     return {
         "name": path.name,
         "limit": settings.get("data", {}).get("max_tokens", LIMIT),
-        "split": settings.get("translate", {}).get("split"),
+        "split": split,
         "align": settings.get("align"),
+        "search": search,
     }
 
 
@@ -387,6 +407,13 @@ def what_is_odd(line: str) -> str:
         return ""
     except UnicodeEncodeError as error:
         return f"not Unicode text: a lone surrogate at character {error.start}"
+
+
+def _number(head: int | str) -> int | None:
+    """A head's number; None for the mean of all."""
+    if isinstance(head, str) and head != "mean":
+        raise ValueError(f"head: expected a number from 0, or mean, got {head!r}")
+    return None if isinstance(head, str) else head
 
 
 def _whole(outputs: list[Output], kind: str) -> list[Output]:

@@ -1,6 +1,8 @@
 """The Translator that regard.load gives: the library behind the commands."""
 
 import math
+import shutil
+import warnings
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from commands import GOLD, PAIRS, SOURCES, TARGETS
 
 import regard
 from regard import align
+from regard.store import read_toml, write_toml
 from regard.translator import Translator
 
 # --- the library ---
@@ -65,6 +68,48 @@ def test_a_paragraph_is_cut_with_a_warning(translator):
         translator.translate(["the", "word " * 10_000])
 
 
+def test_a_model_says_how_it_is_used(translator, model, tmp_path):
+    """[translate] and [align] of its config.toml, where a call says nothing else."""
+    own = tmp_path / "own"
+    shutil.copytree(model, own)
+    config = read_toml(own / "config.toml")
+    tables = {"split": 9, "beam": 2, "length_penalty": 0.5}, {"layer": 1, "head": 3, "shift": False}
+    write_toml(own / "config.toml", {**config, "translate": tables[0], "align": tables[1]})
+    found = regard.load(own)
+    assert (found.search.beam, found.search.length_penalty, found.split) == (2, 0.5, 9)
+    assert (translator.search.beam, translator.search.length_penalty, translator.split) == (5, 1.0, translator.limit)
+    for options in ({}, {"beam": None}, {"beam": 1}, {"length_penalty": 2.0, "beam": 3}):
+        wanted = {"beam": options.get("beam") or 2, "length_penalty": options.get("length_penalty", 0.5)}
+        (one,), (other,) = found.outputs(SOURCES[:1], **options), translator.outputs(SOURCES[:1], **wanted)
+        assert one.translations == other.translations
+    assert tuple(found.look(2)) == (1, 3, False)
+    assert tuple(found.look(2, layer=0, head="mean", shift=True)) == (0, None, True)
+    with pytest.raises(ValueError, match="head: expected a number from 0, or mean, got 'all'"):
+        found.look(2, head="all")
+    with warnings.catch_warnings():  # it is as the model wants it, and nothing to warn of
+        warnings.simplefilter("error")
+        assert found.translate(" ".join(SOURCES[:3])) == " ".join(TARGETS[:3])
+    write_toml(own / "config.toml", {**config, "translate": {"beams": 2}})
+    with pytest.raises(ValueError, match=r"config.toml: \[translate\]: unknown option beams; there are beam, nbest"):
+        regard.load(own)
+
+
+def test_white_space_does_not_matter(translator):
+    """Models have seen words with one space between them; and offsets are those of the line as it is."""
+    text = SOURCES[0].split()
+    line = f"  {text[0]} \t{'   '.join(text[1:])}\u00a0"
+    (plain,), (odd,) = (translator.outputs([one], attention=True) for one in (SOURCES[0], line))
+    assert odd.text == plain.text == TARGETS[0] == translator.translate(f"{line} ")
+    for one, source in ((plain, SOURCES[0]), (odd, line)):
+        encoded = one.translations[0].attention[0].source
+        assert [source[a:b] for a, b in encoded.offsets] == [SOURCES[0][a:b] for a, b in _offsets(plain)]
+    assert torch.equal(*(translator.word_weights(one.translations[0]) for one in (plain, odd)))
+
+
+def _offsets(output):
+    return output.translations[0].attention[0].source.offsets
+
+
 def test_a_model_s_own_limit(tmp_path):
     toy.train(tmp_path / "m", updates=1, max_length=12)
     translator = regard.load(tmp_path / "m")
@@ -117,6 +162,9 @@ def test_sentence_ends():
     assert sentences("One. Two! “Three?” Four… 3.14 is pi") == ["One.", "Two!", "“Three?”", "Four…", "3.14 is pi"]
     assert sentences("一。二！三") == ["一。", "二！", "三"]
     assert sentences("") == []
+    text = "Mr. Smith (cf. Dr. J. R. Brown) lives in the U.S. with us. No. He left."
+    assert sentences("Come at 7 p.m. if you can. I will!") == ["Come at 7 p.m. if you can.", "I will!"]
+    assert sentences(text) == ["Mr. Smith (cf. Dr. J. R. Brown) lives in the U.S. with us.", "No.", "He left."]
 
 
 def test_batches_hold_similar_lengths_within_their_room():

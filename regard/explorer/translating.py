@@ -38,12 +38,14 @@ class Translates:
         self.translator, self.model, self.limit = translator, translator.model, translator.limit
         self.kinds = _kinds(translator)
 
-    def run(self, name: str, beam: int, requests: Sequence[Request]) -> list[dict[str, Any] | Recorded | Invalid]:
-        """What becomes of texts."""
+    def run(
+        self, name: str, beam: int | None, requests: Sequence[Request]
+    ) -> list[dict[str, Any] | Recorded | Invalid]:
+        """What becomes of texts; a beam of None is the model's own."""
         outputs = self._translated(requests, beam)
         return [self._answer(name, request, output) for request, output in zip(requests, outputs, strict=True)]
 
-    def _translated(self, requests: Sequence[Request], beam: int) -> list[Output]:
+    def _translated(self, requests: Sequence[Request], beam: int | None) -> list[Output]:
         """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
 
         What cannot be traced is not translated either: :func:`view.record` tells why.
@@ -90,8 +92,7 @@ def _translation(translator: Translator, text: str, output: Output) -> dict[str,
     """A translation with both sides and its word links; a text may have been cut into sentences."""
     found = output.translations[0]
     sources, targets = ([getattr(shown, side) for shown in found.attention] for side in ("source", "target"))
-    whole = len(sources) == 1 and len(sources[0].ids) == len(translator.subwords.encode(text).ids)
-    read = [text] if whole else sentences(text)
+    read = [text] if len(sources) == 1 else sentences(text)
     written = [found.text] if len(targets) == 1 else [translator.subwords.decode(target.ids) for target in targets]
     layers = found.attention[0].weights.shape[0] if found.attention else 1
     return {
