@@ -176,9 +176,9 @@ def translate(
     regard translate -m model/ --html dog.html "A dog runs."
     regard translate -m model/ --input test.en --score test.fr
 
-    Without --model, the bundled English-French one translates. --beam and --length-penalty are by default what the
-    model's folder says. A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an
-    empty line; a line over the model's limit is cut after sentence ends.
+    --beam and --length-penalty are by default what the model's folder says. A line that is not UTF-8, or far too long,
+    is reported with its number on stderr and gives an empty line; a line over the model's limit is cut after sentence
+    ends.
     """
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and drawing != {"temperature": 1.0, "top_k": None, "top_p": 1.0, "seed": None}:
@@ -352,9 +352,7 @@ def evaluate(
     *,
     reference: Annotated[Path, typer.Option("--reference", "-r", help="What they should have been.")],
     source: Annotated[Path | None, typer.Option("--source", "-s", help="What --model is to translate.")] = None,
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="Translate --source with this, not the bundled model.")
-    ] = None,
+    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="Translate --source with this.")] = None,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenized text.")] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
     smooth: Annotated[str, typer.Option(help="BLEU's smoothing: exp, floor, add-k or none.")] = "exp",
@@ -371,7 +369,6 @@ def evaluate(
 
     \b
     regard evaluate output.fr --reference test.fr
-    regard evaluate --source test.en --reference test.fr
     regard evaluate --model model/ --source test.en --reference test.fr
     regard evaluate old.fr new.fr --reference test.fr --bootstrap 1000
     regard evaluate output.tok.fr --reference test.tok.fr --tokenize none --smooth none
@@ -381,7 +378,7 @@ def evaluate(
     from regard.evaluate import compare, evaluate
 
     if source is None and (model or not outputs):
-        raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
+        raise ValueError("give files of translations, or --model and --source to make them")
     model = [] if source is None else model or ["en-fr-small"]
     if not model and (idle := _said(context, "beam", "batch_tokens", "engine", "device", "int8")):
         raise ValueError(f"{idle}: for a --model that translates; files of translations are taken as they are")
@@ -443,7 +440,7 @@ def align(
     regard align --statistical corpus.en corpus.fr > corpus.align
     echo "the cat ||| le chat" | regard align --model en-fr/ --show -
 
-    Without --model, the bundled English-French one aligns. Words are what white space separates. Layer, head and shift
+    Words are what white space separates. Layer, head and shift
     are by default what the model's folder says; else heads are averaged in the middle layer, and a word's row is the
     one where the decoder has just read it (--shift), which is far better than the one where it is predicted.
     --statistical counts which words come together instead, in both directions, and wants thousands of pairs.
