@@ -243,7 +243,7 @@ def sized(pairs: int) -> Sections:
                 "tokens": 4000 if tiny else 18000,
                 "lr": 3e-3,
                 "warmup": 1000 if tiny else 2000,
-                "rdrop": 5.0,
+                "rdrop": 5.0 if tiny else 2.5,
             },
         }
     large = pairs >= 1_000_000
