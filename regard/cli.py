@@ -508,7 +508,7 @@ def export(
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")
     with starting():
         from regard.interop import ctranslate2
-        from regard.translator import find
+        from regard.store import find
     ctranslate2.export(find(model), out, positions=positions)
 
 

@@ -23,8 +23,9 @@ from regard.nn import to_int8
 from regard.search import Search
 from regard.spelling import Spelling, joined
 from regard.spelling import Word as Spelled
+from regard.store import find
 from regard.text import Encoded
-from regard.translator import batches_of, device_of, find, refuse_other_tasks, what_is_odd
+from regard.translator import batches_of, device_of, refuse_other_tasks, what_is_odd
 from regard.wordpiece import Cutter, WordPiece
 
 LIMIT = 32_768  # subwords of a document that is read at all
