@@ -12,6 +12,7 @@ from regard.cli._given import documents_given
 from regard.cli._options import BatchTokens, Device, Int8, OutFile, Strict
 from regard.console import Job, sources_drawn
 from regard.lines import Writer, windows
+from regard.search import SummarySearch
 
 Beam = Annotated[int, typer.Option("--beam", "-b", min=1, help="Hypotheses kept open; 1 is greedy.")]
 
@@ -26,12 +27,16 @@ def summarize(
     by_line: Annotated[bool, typer.Option("--lines", help="Each line of the input is a document.")] = False,
     key: Annotated[str | None, typer.Option(help="The input is JSON lines with documents under this key.")] = None,
     output: OutFile = None,
-    beam: Beam = 5,
+    beam: Beam = SummarySearch.beam,
     length: Annotated[int | None, typer.Option(min=1, help="Words that a summary should have, about.")] = None,
-    min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = 0,
-    max_length: Annotated[int, typer.Option(min=1, help="Subwords at most.")] = 200,
-    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ: more is longer.")] = 2.0,
-    no_repeat: Annotated[int, typer.Option(min=0, help="No run of so many subwords comes twice; 0: it may.")] = 3,
+    min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = SummarySearch.min_length,
+    max_length: Annotated[int, typer.Option(min=1, help="Subwords at most.")] = SummarySearch.max_length,
+    length_penalty: Annotated[
+        float, typer.Option(help="α of Σ log p / lengthᵅ: more is longer.")
+    ] = SummarySearch.length_penalty,
+    no_repeat: Annotated[
+        int, typer.Option(min=0, help="No run of so many subwords comes twice; 0: it may.")
+    ] = SummarySearch.no_repeat,
     consensus: Annotated[int, typer.Option(min=0, help="Draw so many more, and take what is most like all.")] = 0,
     show: Annotated[bool, typer.Option("--show", help="Draw what was looked at and copied.")] = False,
     batch_tokens: BatchTokens = 4096,
