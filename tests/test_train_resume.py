@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import torch
 import training
 from training import command, environment
 
@@ -228,3 +229,20 @@ def test_training_needs_nothing_optional(data):
     assert done.returncode == 0, done.stderr
     assert "sacrebleu is not installed: validation is by loss alone" in done.stderr
     assert (data / "m" / "model.safetensors").exists()
+
+
+def test_a_gpu_without_memory_is_said_in_one_line(data, monkeypatch, capsys):
+    """No GPU is needed for it: what PyTorch raises there is raised here."""
+    said = (
+        "CUDA out of memory. Tried to allocate 38.00 MiB. GPU 0 has a total capacity of 139.80 GiB"
+    )
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError(said)
+
+    monkeypatch.chdir(data)
+    monkeypatch.setattr("regard.tasks._run.fit", full)
+    assert main(["--config", "toy.toml", "--out", "m"]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: CUDA out of memory. If other programs take its memory, end them")
+    assert "--set training.accumulate=4" in error
