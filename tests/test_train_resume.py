@@ -98,6 +98,7 @@ def test_killed_twice_and_started_again_gives_the_same_weights(data):
     assert train(data, "--out", "whole")[0] == 0
     train_until(data, 8, "--out", "killed")
     train_until(data, 24, "--out", "killed")
+    (data / "killed" / ".tokenizer.json.99").write_bytes(b"half")  # as if it had been killed there too
     code, said = train(data, "--out", "killed")
     assert code == 0 and "going on from update" in said
     assert weights(data / "killed") == weights(data / "whole")
@@ -122,6 +123,20 @@ def test_a_damaged_checkpoint_is_passed_over(data):
     assert not list((data / "m" / "checkpoints").glob(".*"))
 
 
+@pytest.mark.slow
+def test_damaged_checkpoints_do_not_push_out_new_ones(data):
+    """Where none is left, training begins anew, and must not lose what it writes to the numbers of damaged files."""
+    train_until(data, 24, "--out", "m")
+    states = list((data / "m" / "checkpoints").glob("state-*"))
+    for state in states:
+        os.truncate(state, 100)
+    train_until(data, 8, "--out", "m")
+    code, said = train(data, "--out", "m")
+    assert code == 0 and said.count("checkpoint passed over") == len(states) and "going on from update 8" in said
+    assert train(data, "--out", "whole")[0] == 0
+    assert weights(data / "m") == weights(data / "whole")
+
+
 def test_other_settings_are_refused_by_name(data):
     train_until(data, 4, "--out", "m")
     before = {p: p.stat().st_mtime_ns for p in (data / "m").rglob("*")}
@@ -129,6 +144,9 @@ def test_other_settings_are_refused_by_name(data):
     assert code == 2
     assert "begun with other settings" in said
     assert "training.lr was 0.003, is 0.5" in said and "model.dim was 16, is 32" in said and "warmup" not in said
+    for limit, told in (("max_tokens=5", "max_tokens was 256, is 5"), ("max_ratio=2", "max_ratio was not set, is 2")):
+        code, said = train(data, "--out", "m", "--set", f"data.{limit}")
+        assert code == 2 and f"data.{told}" in said
     (data / "train.en").write_text((data / "train.en").read_text().replace("zero", "nought"))
     code, said = train(data, "--out", "m")
     assert code == 2 and "the text of the data was" in said

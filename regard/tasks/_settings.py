@@ -14,6 +14,7 @@ from regard.train import Mismatch, Table
 from regard.train import Settings as LoopSettings
 
 Sections = dict[str, dict[str, Any]]
+LIMITS = ("max_tokens", "max_ratio", "window", "stride", "longest")  # of [data]: what is learned of the same text
 S = TypeVar("S", bound="Settings")
 
 
@@ -273,6 +274,10 @@ def check_same(kept: Mapping[str, Any], now: Mapping[str, Any], folder: object) 
             a, b = _plain(old.get(key)), _plain(new.get(key))
             if a != b:
                 differ.append(f"{section}.{key} was {_shown(a)}, is {_shown(b)}")
+    for key in LIMITS:
+        a, b = kept.get("data", {}).get(key), now["data"].get(key)
+        if a != b:
+            differ.append(f"data.{key} was {_shown(a)}, is {_shown(b)}")
     for key, name in (("pairs", "the number of training pairs"), ("fingerprint", "the text of the data")):
         if kept.get("data", {}).get(key) != now["data"][key]:
             differ.append(f"{name} was {kept.get('data', {}).get(key)}, is {now['data'][key]}")
