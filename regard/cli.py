@@ -128,6 +128,7 @@ def train(context: typer.Context) -> None:
 
 @app.command()
 def translate(
+    context: typer.Context,
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Sentences; else --input, else stdin.")
     ] = None,
@@ -197,6 +198,10 @@ def translate(
         raise ValueError(
             "--score translates nothing: leave out --nbest, --sample, --prefix, --alignment, --show, --plot and --html"
         )
+    if score is not None and (idle := _said(context, "beam", "length_penalty", "min_length", "max_length", "window")):
+        raise ValueError(f"--score translates nothing: leave out {idle}")
+    if sample and (idle := _said(context, "beam", "length_penalty")):
+        raise ValueError(f"--sample draws and does not search: leave out {idle}")
     if not looked and (layer is not None or head is not None):
         raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
     lines = _given(text, input)
@@ -386,6 +391,9 @@ def evaluate(
         raise ValueError(f"{idle}: for --bootstrap, which draws; nothing else does")
     if bootstrap and len(outputs or []) + len(model) < 2:
         raise ValueError("--bootstrap compares with the first output: give two or more files or models")
+    names = [*map(str, outputs or []), *model]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{', '.join(twice)}: given twice; each output is evaluated once")
     wanted = text_of(reference)
     named = {str(path): text_of(path) for path in outputs or []}
     for name in model:

@@ -213,6 +213,15 @@ def test_bad_input_is_said_with_exit_code_2(data, monkeypatch, capsys):
         (("--out", "m", "--set", "model.width=3"), "[model] has no width; a transformer takes"),
         (("--out", "m", "--set", "optimizer.lr=3"), "unknown tables 'optimizer'"),
         (("--out", "m", "--set", "training.tokens=10"), "cannot hold pair"),
+        (("--out", "m", "--set", "data.max_tokens=many"), "[data]: max_tokens must be a whole number, got 'many'"),
+        (("--out", "m", "--set", "data.max_ratio=true"), "[data]: max_ratio must be a number, got True"),
+        (("--out", "m", "--set", "data.source=5"), "[data]: source must be a text, got 5"),
+        (("--out", "m", "--set", "subwords.vocab_size=big"), "[subwords]: vocab_size must be a whole number"),
+        (("--out", "m", "--set", "training.best=no"), "[training]: best must be true or false, got 'no'"),
+        (("--out", "m", "--set", "training.bleu=true", "--set", "training.bleu_tokenize=x"), "must be one of 13a"),
+        (("--out", "m", "--set", "data.corpora=more.tsv"), "corpora must be a list of tables"),
+        (("--out", "m", "--set", "data.corpora=[{tsv='x', weight='2'}]"), "weight must be a number, got '2'"),
+        (("--out", "m", "--set", "data.corpora=[{tsv='x', columns=['a', 'b']}]"), "two different columns, from 0"),
         (("--out", "m", "--set", "training.device=tpu9"), "device must be auto, cpu or cuda"),
     ]
     monkeypatch.chdir(data)
