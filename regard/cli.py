@@ -103,7 +103,9 @@ OwnBeam = Annotated[
 BatchTokens = Annotated[int, typer.Option(min=1, help="Source subwords read at once, padding included.")]
 OutFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write here, all of it or nothing.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be used.")]
-Layer = Annotated[int | None, typer.Option(help="Decoder layer whose attention is read, from 0.")]
+Layer = Annotated[
+    str | None, typer.Option(help="Decoder layer whose attention is read, from 0, or mean: the average of all.")
+]
 Head = Annotated[str | None, typer.Option(help="One head of it, from 0, or mean: the average of all.")]
 Shift = Annotated[
     bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
@@ -204,6 +206,8 @@ def translate(
         raise ValueError(f"--sample draws and does not search: leave out {idle}")
     if not looked and (layer is not None or head is not None):
         raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
+    if html is not None and layer == "mean":
+        raise ValueError("--html shows one layer at a time: leave --layer out, or give its number")
     lines = _given(text, input)
     if plot is not None:
         from regard.plot._canvas import need, suffix_of
@@ -219,7 +223,7 @@ def translate(
                 writer.write([f"{found.translations[0].log_prob:.4f}" if found.translations else ""])
             return
         translator, number = _load(model, device, int8, engine), 0
-        look: dict[str, Any] = {"layer": layer, "head": _head(head)}
+        look: dict[str, Any] = {"layer": _numbered(layer), "head": _numbered(head)}
         search |= {"attention": looked, "batch_tokens": batch_tokens}
         if nbest > 1:
             search["beam"] = max(beam or translator.search.beam, nbest)
@@ -468,7 +472,7 @@ def align(
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
-    look: dict[str, Any] = {"layer": layer, "head": _head(head), "shift": shift}
+    look: dict[str, Any] = {"layer": _numbered(layer), "head": _numbered(head), "shift": shift}
     how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
     with Writer(output) as writer, Job(strict) as job:
         if statistical:
@@ -589,8 +593,8 @@ def explore(
     )
 
 
-def _head(text: str | None) -> int | str | None:
-    """A head's number where it is one; a word is the translator's to judge."""
+def _numbered(text: str | None) -> int | str | None:
+    """The number of a layer or a head where it is one; a word is the translator's to judge."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
