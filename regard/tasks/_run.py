@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import nn
 
-from regard.folder import make_model, read_config, save, write_config
+from regard.folder import make_model, read_config, save, sweep, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
 from regard.text import Subwords
@@ -172,6 +172,7 @@ def _subwords(
     """Learned by rank 0 once, kept in the folder; config.toml is written first, to know the run by."""
     path = folder / "tokenizer.json"
     if ranks.main:
+        sweep(folder)
         if not (folder / "config.toml").exists():
             write_config(folder, work.finished(tables))
         if not path.exists():

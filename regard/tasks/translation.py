@@ -126,6 +126,15 @@ class Translation(PairTask):
         return {"bleu": bleu, "chrf": CHRF().corpus_score(outputs, [references]).score}
 
 
+def check_tokenizer(name: str) -> None:
+    """Before training, and not when it is first validated."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    if name not in BLEU.TOKENIZERS:
+        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise ValueError(f"[training]: bleu_tokenize must be one of {known}, got {name!r}")
+
+
 class _Translation(PairWork[Settings]):
     name = "translation"
     about = "Train a translation model from pairs of lines."
@@ -163,6 +172,8 @@ class _Translation(PairWork[Settings]):
         guide = Guide.of(fitted.training, fitted.model)
         corpus, valid = self.corpora(fitted, subwords, report)
         bleu = measured(fitted.training.bleu, "sacrebleu", valid, report)
+        if bleu:
+            check_tokenizer(fitted.training.bleu_tokenize)
         links = None if guide is None else word_links(corpus, guide, fitted.data.cache, ranks.device, report)
         return Translation(model, corpus, valid, fitted, ranks.device, bleu, links)
 
