@@ -209,3 +209,5 @@ def test_a_small_model_learns_it_and_its_attention_aligns_it(tmp_path):
     assert bleu.score > 95
     linked = translator.align([pair[:2] for pair in unseen], layer="mean", shift=False)
     assert quality(linked, [pair.links for pair in unseen]).aer < 0.05
+    own = translator.align([pair[:2] for pair in unseen])  # from the head that training has found to align best
+    assert quality(own, [pair.links for pair in unseen]).aer < 0.1

@@ -64,6 +64,10 @@ class Work(ABC, Generic[S]):
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Task:
         """Data in numbers, objective and validation, for the loop."""
 
+    def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
+        """More tables for config.toml: what is found out about the model when it is finished."""
+        return {}
+
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         """README.md of the folder."""
         return model_card(tables, outcome, words=self.words, **about)
@@ -120,7 +124,8 @@ def train(
         if ranks.main:
             made = _made(work.model(fitted, subwords), outcome)
             card = work.card(tables, outcome, size=size, store=store, device=_where(ranks), begun=begun)
-            save(folder, made, subwords, settings=work.finished(tables), card=card, store=store)
+            about_it = {**work.looked(made.eval(), task, report), **work.finished(tables)}
+            save(folder, made, subwords, settings=about_it, card=card, store=store)
             if not keep_checkpoints:
                 _forget(folder)
             report.say(f"{folder} holds the model")
