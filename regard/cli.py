@@ -324,12 +324,15 @@ def answer(
     if str(context) == "-" and not (question or input):
         raise ValueError("the context and the questions cannot both be read from the standard input")
     text, lines = whole_text(context), list(_given(question, None if input is None else [input]))
+    if not lines:
+        raise ValueError("there are no questions: give them as arguments, with --input, or on the standard input")
     with starting():
         from regard.answerer import Answer, load
 
         answerer = load(model, device=device)
     options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "attention": show, "batch_tokens": batch_tokens}
     options["abstain"] = None if always is None else not always
+    bad = 0
     with Writer(output) as writer:
         good = {i: line.text for i, line in enumerate(lines) if not line.problem}
         found = dict(zip(good, answerer.answers([(text, asked) for asked in good.values()], **options), strict=True))
@@ -343,6 +346,9 @@ def answer(
             writer.write(row or told(one, i if n_best > 1 else None))
             if show:
                 writer.write(read_aloud(text, one))
+            bad += bool(one.problem)
+    if bad == len(lines):
+        raise typer.Exit(2)
 
 
 @app.command()

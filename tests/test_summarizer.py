@@ -1,12 +1,15 @@
 """Summarizer and `regard summarize`: what was copied from where, lengths, long and bad documents."""
 
+import dataclasses
 import json
 
 import chats
 import pytest
 import torch
+from largest import Largest
 
 import regard
+from regard.align import width
 from regard.console import sources_drawn
 from regard.decode import Hypothesis
 from regard.summarizer import Read, likest, summary_of
@@ -133,7 +136,9 @@ def test_bad_documents_stop_nothing(summarizer):
 
 def test_long_documents_are_read_whole_or_refused(folder, summarizer):
     document = "\n".join(["Bako: some tea."] * 400)  # more than it was trained on
-    (output,) = summarizer.outputs([document], beam=1, max_length=8)
+    with Largest() as largest:
+        (output,) = summarizer.outputs([document], beam=1, max_length=8)
+    assert largest.elements < 1_000_000  # no matrix of its words by its tokens, some millions
     assert output.summaries and "trained on at most 1,024" in output.note and not output.problem
     assert output.summaries[0].attention.shape[1] == len(document.split())
     summarizer.limit = 50
@@ -150,6 +155,16 @@ def test_a_narrow_terminal_gets_narrow_lines(monkeypatch, summarizer):
         monkeypatch.setenv("COLUMNS", str(terminal))
         drawn = sources_drawn(output.summaries[0])
         assert most - 20 < max(map(len, drawn)) <= most
+
+
+def test_a_drawn_document_fits_the_terminal_in_any_script(monkeypatch, summarizer):
+    (output,) = summarizer.outputs([CHAT])
+    summary = output.summaries[0]
+    chinese = tuple(word._replace(text="東京都" * 30) for word in summary.source)
+    monkeypatch.setenv("COLUMNS", "31")
+    drawn = sources_drawn(dataclasses.replace(summary, source=chinese))
+    assert max(map(width, drawn[:-2])) <= 31  # but the legend
+    assert sum(line.count("東") for line in drawn) == 30 * len(chinese)
 
 
 def test_a_folder_of_another_task_is_told(folder, model):
