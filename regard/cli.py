@@ -19,6 +19,7 @@ import typer
 from regard._start import starting
 from regard.console import (
     Job,
+    answer_pictured,
     as_object,
     drawn,
     message,
@@ -27,6 +28,7 @@ from regard.console import (
     read_aloud,
     say,
     sources_drawn,
+    summary_pictured,
     table,
     told,
     written,
@@ -200,11 +202,7 @@ def translate(
     if not looked and (layer is not None or head is not None):
         raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
     lines = _given(text, input)
-    if plot is not None:
-        from regard.plot._canvas import need, suffix_of
-
-        need()  # now, and not when all is translated
-        suffix_of(plot)
+    _can_draw(plot)
     if html is not None and engine != "torch":
         raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
     with Writer(output) as writer, Job(strict) as job:
@@ -253,6 +251,7 @@ def summarize(
     no_repeat: Annotated[int, typer.Option(min=0, help="No run of so many subwords comes twice; 0: it may.")] = 3,
     consensus: Annotated[int, typer.Option(min=0, help="Draw so many more, and take what is most like all.")] = 0,
     show: Annotated[bool, typer.Option("--show", help="Draw what was looked at and copied.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw that of the first one as .svg, .png or .pdf.")] = None,
     batch_tokens: BatchTokens = 4096,
     device: Device = None,
     int8: Int8 = False,
@@ -265,12 +264,14 @@ def summarize(
     cat chat.txt | regard summarize -m model/ --show
     regard summarize -m model/ --input test.jsonl --key dialogue --output test.summaries
     regard summarize -m model/ --length 10 "Ann: I baked cookies. Bob: Great!"
+    regard summarize -m model/ --input chat.txt --plot chat.svg
 
     A document that is empty, binary or not UTF-8 is reported on stderr and gives an empty line. One that is longer than
     all that the model was trained on is read whole, with a note; nothing is cut off.
     """
     if max_length < min_length:
         raise ValueError(f"--max-length {max_length} is less than --min-length {min_length}")
+    _can_draw(plot)
     documents = _documents(text, input, by_line, key)
     search: dict[str, Any] = {"beam": beam, "length": length, "min_length": min_length, "max_length": max_length}
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
@@ -284,6 +285,9 @@ def summarize(
                 writer.write([found.text])
                 if show and found.summaries:
                     writer.write(sources_drawn(found.summaries[0]))
+                if plot is not None and found.summaries:
+                    summary_pictured(plot, found.summaries[0])
+                    plot = None  # the first one only
             writer.flush()
     if job.bad and job.bad == job.count:
         raise typer.Exit(2)
@@ -306,6 +310,7 @@ def answer(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per question, with places.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Draw the words around it, and what was looked at.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw what the first looked at as .svg, .png or .pdf.")] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Subwords read at once, padding included.")] = 8192,
     device: Device = None,
     strict: Strict = False,
@@ -317,12 +322,14 @@ def answer(
     regard answer -m model/ -c file.txt "Who wrote it?" "When?" --n-best 3
     regard answer -m model/ -c file.txt --input questions.txt --json > answers.jsonl
     cat file.txt | regard answer -m model/ -c - "Who wrote it?" --show
+    regard answer -m model/ -c file.txt "Who wrote it?" --plot who.svg
 
     A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
     text. A question that cannot be asked is reported on stderr and gives an empty line.
     """
     if str(context) == "-" and not (question or input):
         raise ValueError("the context and the questions cannot both be read from the standard input")
+    _can_draw(plot)
     text, lines = whole_text(context), list(_given(question, None if input is None else [input]))
     if not lines:
         raise ValueError("there are no questions: give them as arguments, with --input, or on the standard input")
@@ -330,7 +337,8 @@ def answer(
         from regard.answerer import Answer, load
 
         answerer = load(model, device=device)
-    options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "attention": show, "batch_tokens": batch_tokens}
+    options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "batch_tokens": batch_tokens}
+    options["attention"] = show or plot is not None
     options["abstain"] = None if always is None else not always
     bad = 0
     with Writer(output) as writer:
@@ -346,6 +354,9 @@ def answer(
             writer.write(row or told(one, i if n_best > 1 else None))
             if show:
                 writer.write(read_aloud(text, one))
+            if plot is not None and not one.problem:
+                answer_pictured(plot, text, line.text, one)
+                plot = None  # the first one only
             bad += bool(one.problem)
     if bad == len(lines):
         raise typer.Exit(2)
@@ -624,6 +635,16 @@ def _said(context: typer.Context, *options: str) -> str:
     """Which of these options were given, as they are written: "" for none."""
     given = [name for name in options if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"]
     return ", ".join(f"--{name.replace('_', '-')}" for name in given)
+
+
+def _can_draw(path: Path | None) -> None:
+    """Said now, and not when the work is done: matplotlib is missing, or nothing can be written by that name."""
+    if path is None:
+        return
+    from regard.plot._canvas import need, suffix_of
+
+    need()
+    suffix_of(path)
 
 
 def _given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:

@@ -179,6 +179,40 @@ def pictured(path: Path, source: str, found: Output, weights: Sequence[Tensor]) 
     save(alignment(weights[0], *words), path)
 
 
+DRAWN = 60  # words of a text in a figure, at most
+
+
+def summary_pictured(path: Path, found: Summary) -> None:
+    """What each word of a summary looked at, as a figure; copied words, and where they are from, in brackets."""
+    copied = {i: c.position for i, c in enumerate(found.copied) if c.probability >= 0.5}
+    rows = [f"[{word}]" if i in copied else word for i, word in enumerate(found.words)]
+    columns = [f"[{word.text}]" if i in copied.values() else word.text for i, word in enumerate(found.source)]
+    _heatmap(path, found.attention, rows, columns, {i for i in copied.values() if i is not None}, "summary")
+
+
+def answer_pictured(path: Path, context: str, question: str, found: Answer) -> None:
+    """What each word of a question looked at, as a figure; the words of the answer in brackets."""
+    spans = [match.span() for match in re.finditer(r"\S+", context)]
+    start, end = found.start or 0, found.end or 0
+    inside = {i for i, (a, b) in enumerate(spans) if a < end and b > start}
+    columns = [f"[{context[a:b]}]" if i in inside else context[a:b] for i, (a, b) in enumerate(spans)]
+    if found.attention is None:
+        say(f"{path}: not drawn, the first question has no answer")
+        return
+    _heatmap(path, found.attention, question.split(), columns, inside, "question")
+
+
+def _heatmap(path: Path, values: Tensor, rows: list[str], columns: list[str], kept: set[int], name: str) -> None:
+    """Of a long text the words that are ``kept``, and those that are looked at most, in the order of the text."""
+    from regard.plot import heatmap, save
+
+    order = sorted(range(len(columns)), key=lambda i: (i not in kept, -float(values[:, i].max())))
+    some = sorted(order[:DRAWN])
+    more = len(columns) - len(some)
+    heading = f"{more:,} words that are looked at less are left out" if more else None
+    save(heatmap(values[:, some], rows, [columns[i] for i in some], names=(name, "text"), heading=heading), path)
+
+
 def written(path: Path, translator: Translator, source: str, found: Output, look: dict[str, Any]) -> None:
     """The best translation, its word links and all attention as a page."""
     from regard.explorer.export import translation

@@ -282,6 +282,22 @@ def test_no_question_at_all_is_told(run, folder, text):
     assert done.code == 0 and done.lines == ["", "egg"]
 
 
+def test_a_figure_of_the_first_answer(run, folder, text, tmp_path):
+    pytest.importorskip("matplotlib")
+    ask = ["answer", "--model", folder[0], "--device", "cpu", "--context", text]
+    done = run(*ask, "", "What does Bo have ?", "What does Cy have ?", "--plot", tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert done.code == 0 and done.lines == ["", "egg", "oar"]
+    assert all(f">{word}</text>" in drawn for word in ("What", "have", "[egg]", "Dee", "oar"))
+    long = tmp_path / "long.txt"
+    long.write_text(f"{'Dee has the nut . ' * 40}{CONTEXT}")
+    done = run(*ask[:-1], long, "What does Bo have ?", "--plot", tmp_path / "b.svg")
+    drawn = (tmp_path / "b.svg").read_text()
+    assert "155 words that are looked at less are left out" in drawn and drawn.count(">Dee</text>") < 40
+    done = run(*ask, "What does Bo have ?", "--plot", tmp_path / "a.txt")
+    assert done.code == 2 and "expected a name that ends in .svg" in done.err and not done.out
+
+
 def test_what_is_no_text_is_told(run, folder, tmp_path):
     ask = ["answer", "--model", folder[0], "--device", "cpu"]
     cases = {

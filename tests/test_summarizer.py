@@ -207,6 +207,17 @@ def test_show_draws_what_was_copied(run, folder):
     assert "█" in drawn and "[copied]" in drawn
 
 
+def test_a_figure_of_the_first_summary(run, folder, tmp_path):
+    pytest.importorskip("matplotlib")
+    done = run("summarize", "-m", folder, "", CHAT, "--plot", tmp_path / "s.svg")
+    giver, _, taker, _ = WANTED.split()
+    drawn = (tmp_path / "s.svg").read_text()
+    assert done.code == 0 and done.lines == ["", WANTED]
+    assert all(f">{word}</text>" in drawn for word in (f"[{giver}]", "brings", f"[{taker}]", f"[{giver}:]"))
+    done = run("summarize", "-m", folder, CHAT, "--plot", tmp_path / "s.doc")
+    assert done.code == 2 and "expected a name that ends in .svg" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "says"),
     [
