@@ -282,9 +282,12 @@ def _bracketed(text: str, a: int, b: int, start: int, end: int) -> str:
     return f"{_shown(text[a:first])}{opens}{_shown(text[first:last])}{closes}{_shown(text[last:b])}"
 
 
+JOINERS = "\u200c\u200d"  # with which Persian and emoji are spelled; they are not printable, and move nothing
+
+
 def _shown(word: str) -> str:
     """A word without what would move the cursor."""
-    return "".join(char if char.isprintable() else "�" for char in word)
+    return "".join(char if char.isprintable() or char in JOINERS else "�" for char in word)
 
 
 def table(report: list[dict[str, Any]]) -> str:

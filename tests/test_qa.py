@@ -271,6 +271,9 @@ def test_a_drawn_answer_fits_the_terminal_in_any_script():
         assert width(above) == width(below)
     found = Answer("ein Ei", 7, 13, 0.9, 0.1, attention=torch.tensor([[0.1, 0.7, 0.2, 0.0]]))
     assert read_aloud("Bo hat ein Ei.", found, width=80)[1] == "Bo hat [ein Ei]."
+    spelled = "👩\u200d🚀 می\u200cخواهم \x1b[2J"  # with joiners; the last would clear the screen
+    found = Answer(spelled[4:12], 4, 12, 0.9, 0.1, attention=torch.ones(1, 3))
+    assert read_aloud(spelled, found)[1] == "👩\u200d🚀 [می\u200cخواهم] �[2J"
 
 
 def test_no_question_at_all_is_told(run, folder, text):
