@@ -381,5 +381,6 @@ def load(
     loaded = open_folder(path)
     assert isinstance(loaded.model, PointerTransformer)
     model = to_int8(loaded.model) if int8 else loaded.model.to(place)
-    trained = loaded.settings.get("data", {}).get("max_tokens")
+    data = loaded.settings.get("data", {})
+    trained = data.get("longest", data.get("max_tokens"))  # folders of before know the limit alone
     return Summarizer(model, loaded.subwords, name=path.name, trained=trained)

@@ -11,6 +11,7 @@ from largest import Largest
 import regard
 from regard.align import width
 from regard.console import sources_drawn
+from regard.data.documents import flat
 from regard.decode import Hypothesis
 from regard.summarizer import Read, likest, summary_of
 from regard.text import Subwords
@@ -139,8 +140,13 @@ def test_long_documents_are_read_whole_or_refused(folder, summarizer):
     with Largest() as largest:
         (output,) = summarizer.outputs([document], beam=1, max_length=8)
     assert largest.elements < 1_000_000  # no matrix of its words by its tokens, some millions
-    assert output.summaries and "trained on at most 1,024" in output.note and not output.problem
+    assert output.summaries and f"trained on at most {summarizer.trained}" in output.note and not output.problem
     assert output.summaries[0].attention.shape[1] == len(document.split())
+    told = [json.loads(line)["dialogue"] for line in (folder.parent / "train.jsonl").read_text().splitlines()]
+    sizes = [len(row.ids) for row in summarizer.subwords.encode_batch([flat(text) for text in told])]
+    assert summarizer.trained == max(sizes)  # the longest that there was, not the longest that might have been
+    short, long = told[sizes.index(max(sizes))], told[sizes.index(max(sizes))] + " hi"
+    assert [bool(output.note) for output in summarizer.outputs([short, long], beam=1)] == [False, True]
     summarizer.limit = 50
     try:
         (output,) = summarizer.outputs([document])

@@ -64,6 +64,10 @@ class Work(ABC, Generic[S]):
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Task:
         """Data in numbers, objective and validation, for the loop."""
 
+    def seen(self, task: Any) -> dict[str, Any]:
+        """What [data] of the folder tells of the data beyond :meth:`survey`, known when they are in numbers."""
+        return {}
+
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         """README.md of the folder."""
         return model_card(tables, outcome, words=self.words, **about)
@@ -114,6 +118,7 @@ def train(
         model = work.model(fitted, subwords)
         size = sum(p.numel() for p in model.parameters())
         task = work.task(model, fitted, subwords, ranks, report)
+        tables["data"] |= work.seen(task)
         report.say(f"{about['pairs']:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
         begun = time.time()
         outcome = fit(task, fitted.training, folder, ranks, report)
