@@ -275,22 +275,23 @@ def summarize(
     documents = _documents(text, input, by_line, key)
     search: dict[str, Any] = {"beam": beam, "length": length, "min_length": min_length, "max_length": max_length}
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
-    with Writer(output) as writer, Job(strict, "documents") as job:
+    with Writer(output) as writer:
         with starting():
             from regard.summarizer import load
 
             summarizer = load(model, device=device, int8=int8)
-        for some in windows(documents, 1000):
-            for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
-                writer.write([found.text])
-                if show and found.summaries:
-                    writer.write(sources_drawn(found.summaries[0]))
-                if plot is not None and found.summaries:
-                    summary_pictured(plot, found.summaries[0])
-                    plot = None  # the first one only
-            writer.flush()
-    if job.bad and job.bad == job.count:
-        raise typer.Exit(2)
+        with Job(strict, "documents") as job:
+            for some in windows(documents, 1000):
+                for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
+                    writer.write([found.text])
+                    if show and found.summaries:
+                        writer.write(sources_drawn(found.summaries[0]))
+                    if plot is not None and found.summaries:
+                        summary_pictured(plot, found.summaries[0])
+                        plot = None  # the first one only
+                writer.flush()
+        if job.bad and job.bad == job.count:
+            raise typer.Exit(2)  # within the writer, so that a file of before stays
 
 
 @app.command()
@@ -358,8 +359,8 @@ def answer(
                 answer_pictured(plot, text, line.text, one)
                 plot = None  # the first one only
             bad += bool(one.problem)
-    if bad == len(lines):
-        raise typer.Exit(2)
+        if bad == len(lines):
+            raise typer.Exit(2)  # within the writer, so that a file of before stays
 
 
 @app.command()

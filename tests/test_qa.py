@@ -280,7 +280,9 @@ def test_no_question_at_all_is_told(run, folder, text):
     ask = ["answer", "--model", folder[0], "--device", "cpu", "--context", text]
     done = run(*ask, stdin=b"")
     assert done.code == 2 and "there are no questions" in done.err and not done.out
-    assert run(*ask, " ").code == 2  # none could be asked
+    kept = text.parent / "kept"
+    kept.write_text("before")
+    assert run(*ask, " ", "--output", kept).code == 2 and kept.read_text() == "before"  # none could be asked
     done = run(*ask, " ", "What does Bo have ?")
     assert done.code == 0 and done.lines == ["", "egg"]
 

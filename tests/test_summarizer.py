@@ -243,7 +243,11 @@ def test_mistakes_are_told_in_a_line(run, folder, arguments, stdin, says):
     assert done.code == 2 and says in done.err and "Traceback" not in done.err
 
 
-def test_one_bad_document_of_two(run, folder):
+def test_one_bad_document_of_two(run, folder, tmp_path):
+    (tmp_path / "kept").write_text("before")
+    done = run("summarize", "-m", folder, " ", "--output", tmp_path / "kept")
+    assert done.code == 2 and "1 of 1 documents could not be used" in done.err
+    assert (tmp_path / "kept").read_text() == "before"
     done = run("summarize", "-m", folder, "--lines", stdin=CHAT.replace("\r\n", " ").encode() + b"\n\xff\n")
     assert done.code == 0 and done.lines[1] == "" and "1 of 2 documents could not be used" in done.err
     done = run("summarize", "-m", folder, "--lines", "--strict", stdin=b"\xff\n")
