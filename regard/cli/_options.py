@@ -44,6 +44,16 @@ def numbered(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
+def can_draw(path: Path | None) -> None:
+    """Said now, and not when the work is done: matplotlib is missing, or nothing can be written by that name."""
+    if path is None:
+        return
+    from regard.plot._canvas import need, suffix_of
+
+    need()
+    suffix_of(path)
+
+
 def said(context: typer.Context, *options: str) -> str:
     """Which of these options were given, as they are written: "" for none."""
     given = [name for name in options if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"]

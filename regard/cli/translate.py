@@ -21,6 +21,7 @@ from regard.cli._options import (
     OutFile,
     OwnBeam,
     Strict,
+    can_draw,
     load_translator,
     numbered,
     said,
@@ -109,11 +110,7 @@ def translate(
     if html is not None and layer == "mean":
         raise ValueError("--html shows one layer at a time: leave --layer out, or give its number")
     lines = lines_given(text, input)
-    if plot is not None:
-        from regard.plot._canvas import need, suffix_of
-
-        need()  # now, and not when all is translated
-        suffix_of(plot)
+    can_draw(plot)
     if html is not None and engine != "torch":
         raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
     with Writer(output) as writer, Job(strict) as job:

@@ -68,6 +68,10 @@ class Work(ABC, Generic[S]):
         """More tables for config.toml: what is found out about the model when it is finished."""
         return {}
 
+    def seen(self, task: Any) -> dict[str, Any]:
+        """What [data] of the folder tells of the data beyond :meth:`survey`, known when they are in numbers."""
+        return {}
+
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         """README.md of the folder."""
         return model_card(tables, outcome, words=self.words, **about)
@@ -118,6 +122,7 @@ def train(
         model = work.model(fitted, subwords)
         size = sum(p.numel() for p in model.parameters())
         task = work.task(model, fitted, subwords, ranks, report)
+        tables["data"] |= work.seen(task)
         report.say(f"{about['pairs']:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
         begun = time.time()
         outcome = fit(task, fitted.training, folder, ranks, report)
