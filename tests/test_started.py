@@ -70,6 +70,15 @@ def test_it_begins_with_all_of_the_model(model, files):
     assert f"began with the weights of `{begun}`" in (files / "ours" / "README.md").read_text()
 
 
+def test_where_its_alignments_are_read_stays_and_nothing_else_is_told(model, files, capsys):
+    for side in ("en", "fr"):  # so many that they would be looked for
+        (files / f"train.{side}").write_text((files / f"train.{side}").read_text() * 4)
+    own = {"layer": 0, "head": 1, "shift": False}
+    assert run("--start", copied(model, files / "begun", align=own), "--updates=1") == 0
+    assert "word alignments are read from" not in capsys.readouterr().err
+    assert read_toml(files / "ours" / "config.toml")["align"] == own
+
+
 def test_it_learns_what_is_new_and_keeps_what_is_not(model, files):
     assert run("--start", model) == 0
     new, old = "the big bird eats a dog .", "a red cat sees the dog ."

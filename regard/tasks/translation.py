@@ -180,7 +180,9 @@ class _Translation(PairWork[Settings]):
 
     def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
         """[align], where neither a guide nor the model that was begun with has one."""
-        if task.links is not None or not (found := best_head(model, task.corpus)):
+        start = task.settings.start
+        known = task.links is not None or (start is not None and "align" in started(start, self.name).settings)
+        if known or not (found := best_head(model, task.corpus)):
             return {}
         where = f"head {found.table['head']}" if "head" in found.table else "the mean of its heads"
         report.say(
