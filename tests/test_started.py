@@ -118,6 +118,23 @@ def test_what_belongs_to_the_model_cannot_be_chosen(model, files, capsys, given,
     assert not (files / "ours").exists()
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_lines_over_the_positions_that_a_model_has_are_told_before_training(files, capsys, begins):
+    short = ["--dim=16", "--vocab-size=300", "--updates=1", "--set=model.positions=learned"]
+    made = ["--config", "toy.toml", "--out", "short", *short, "--set=model.max_length=100"]
+    assert not begins or main(made) == 0
+    for side in ("en", "fr"):
+        with open(files / f"train.{side}", "a") as file:
+            file.write("bird " * 110 + "\n")
+    capsys.readouterr()
+    given = ["--start=short", "--updates=1"] if begins else [*short, "--set=model.max_length=100"]
+    assert run(*given) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"max_length is 100, and a line has \d+ subwords .* --set data.max_tokens=99", told)
+    assert not list((files / "ours").glob("checkpoints/*"))
+    assert run(*given, "--set=data.max_tokens=99", "--set=subwords.dropout=0.0") == 0
+
+
 def test_a_model_of_another_task_is_refused(model, files, capsys):
     assert run("--start", copied(model, files / "other", task="qa")) == 2
     assert "is a model for qa; expected one for translation" in capsys.readouterr().err
