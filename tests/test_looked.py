@@ -4,8 +4,9 @@ import random
 
 import pytest
 import torch
+from largest import Largest
 
-from regard.data import Corpus, Pairs
+from regard.data import Corpus, Limits, Pairs
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 from regard.tasks._looked import best_head
 from regard.text import Subwords
@@ -40,6 +41,16 @@ def test_lines_that_the_model_cannot_read_are_not_looked_at(positions):
     found = corpus([("the cat sees a dog " * 15, "le chat voit un chien " * 15)] * 300)
     limit = {"max_length": 40} if positions == "learned" else {}
     assert best_head(transformer(found.subwords, positions=positions, **limit), found).agreement > 0
+
+
+def test_lines_of_any_length_may_be_in_the_corpus():
+    found = corpus()
+    pairs = [found.text(row) for row in range(len(found))] + [("the " * 33_000, "le " * 33_000)]
+    long = Corpus.build([Pairs(pairs)], found.subwords, limits=Limits(max_tokens=None))
+    model = transformer(found.subwords)
+    with Largest() as largest:
+        assert best_head(model, long) == best_head(model, found)
+    assert largest.elements < 1_000_000
 
 
 def test_recurrent_models_have_one_layer():
