@@ -8,11 +8,11 @@ from typing import Any
 
 from regard.folder import open as open_folder
 from regard.models import Reader, Transformer, TransformerConfig
+from regard.tasks._settings import OF_SUBWORDS
 from regard.wordpiece import Cutter
 
 # What is no encoder's business: what its subwords decide, and what writes.
-NOT_ITS = {"vocab_size", "pad_id", "bos_id", "eos_id"}
-NOT_ITS |= {"cross_score", "decoder_score", "decoder_layers", "decoder_norm", "output_bias"}
+NOT_ITS = OF_SUBWORDS | {"cross_score", "decoder_score", "decoder_layers", "decoder_norm", "output_bias"}
 
 
 def pretrained(name: str) -> tuple[Transformer, Cutter]:

@@ -15,6 +15,7 @@ from regard.train import Settings as LoopSettings
 
 Sections = dict[str, dict[str, Any]]
 LIMITS = ("max_tokens", "max_ratio", "window", "stride", "longest")  # of [data]: what is learned of the same text
+OF_SUBWORDS = {"vocab_size", "pad_id", "bos_id", "eos_id"}  # of [model]: what the subwords decide
 S = TypeVar("S", bound="Settings")
 
 
@@ -217,7 +218,7 @@ def complete(model: Mapping[str, Any], kinds: Sequence[str] = ("transformer", "r
     kind = model.get("kind", kinds[0])
     if kind not in kinds:
         raise ValueError(f"[model]: kind must be one of {', '.join(kinds)}, got {kind!r}")
-    config, own = KINDS[kind][0], {"vocab_size", "pad_id", "bos_id", "eos_id"}
+    config, own = KINDS[kind][0], OF_SUBWORDS
     if unknown := [key for key in model if key in own or key not in {"kind", *(f.name for f in fields(config))}]:
         known = sorted({f.name for f in fields(config)} - own)
         raise ValueError(f"[model] has no {', '.join(unknown)}; a {kind} takes {', '.join(known)}")
@@ -269,9 +270,7 @@ def check_same(kept: Mapping[str, Any], now: Mapping[str, Any], folder: object) 
     differ = []
     for section in ("subwords", "model", "training"):
         old, new = kept.get(section, {}), now[section]
-        free = {"training": {*LoopSettings.FREE}, "model": {"vocab_size", "pad_id", "bos_id", "eos_id"}}.get(
-            section, set()
-        )
+        free = {"training": {*LoopSettings.FREE}, "model": OF_SUBWORDS}.get(section, set())
         for key in sorted({*old, *new} - free):
             a, b = _plain(old.get(key)), _plain(new.get(key))
             if a != b:

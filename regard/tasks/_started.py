@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 from regard.folder import Loaded
 from regard.folder import open as open_folder
 from regard.store import find
-from regard.tasks._settings import Settings
+from regard.tasks._settings import OF_SUBWORDS, Settings
 
 S = TypeVar("S", bound=Settings)
 
 FREE = {"dropout", "attention_dropout", "activation_dropout"}  # of [model]: no weight depends on them
-OF_SUBWORDS = {"vocab_size", "pad_id", "bos_id", "eos_id"}
 KEPT = ("align", "translate")  # tables of config.toml that stay true
 
 
