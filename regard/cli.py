@@ -90,6 +90,10 @@ Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GP
 Int8 = Annotated[bool, typer.Option("--int8", help="Compute in 8 bits, on a CPU: faster, rarely another word.")]
 EngineName = Annotated[str, typer.Option("--engine", help="What runs the model: torch or ctranslate2.")]
 Beam = Annotated[int, typer.Option("--beam", "-b", min=1, help="Hypotheses kept open; 1 is greedy.")]
+OwnBeam = Annotated[
+    int | None,
+    typer.Option("--beam", "-b", min=1, help="Hypotheses kept open, mostly 5; 1 is greedy.", show_default=False),
+]
 BatchTokens = Annotated[int, typer.Option(min=1, help="Source subwords read at once, padding included.")]
 OutFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write here, all of it or nothing.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be used.")]
@@ -125,9 +129,11 @@ def translate(
     model: Model = "en-fr-small",
     input: Annotated[list[Path] | None, typer.Option("--input", "-i", help="A file of lines; - is stdin.")] = None,
     output: OutFile = None,
-    beam: Beam = 5,
+    beam: OwnBeam = None,
     nbest: Annotated[int, typer.Option(min=1, help="Print so many per line: number ||| text ||| score.")] = 1,
-    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ, by which they are ranked.")] = 1.0,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="α of Σ log p / lengthᵅ, by which they are ranked; mostly 1.")
+    ] = None,
     min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = 0,
     max_length: Annotated[int | None, typer.Option(min=1, help="Subwords at most; default 2 × source + 10.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw from the model instead of searching.")] = False,
@@ -164,14 +170,15 @@ def translate(
     regard translate -m model/ --html dog.html "A dog runs."
     regard translate -m model/ --input test.en --score test.fr
 
-    A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an empty line; a line
-    over the model's limit is cut after sentence ends.
+    Without --model, the bundled English-French one translates. --beam and --length-penalty are by default what the
+    model's folder says. A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an
+    empty line; a line over the model's limit is cut after sentence ends.
     """
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and drawing != {"temperature": 1.0, "top_k": None, "top_p": 1.0, "seed": None}:
         raise ValueError("--temperature, --top-k, --top-p and --seed are for drawing: add --sample")
-    search = {
-        "beam": max(beam, nbest),
+    search: dict[str, Any] = {
+        "beam": beam,
         "nbest": nbest,
         "length_penalty": length_penalty,
         "min_length": min_length,
@@ -197,6 +204,8 @@ def translate(
         translator, number = _load(model, device, int8, engine), 0
         look: dict[str, Any] = {"layer": layer, "head": head}
         search |= {"attention": looked, "batch_tokens": batch_tokens}
+        if nbest > 1:
+            search["beam"] = max(beam or translator.search.beam, nbest)
         if not (text or input) and sys.stdin.isatty():
             window = 1  # somebody types, and waits for an answer
         for some in windows(lines, window):
@@ -328,13 +337,15 @@ def evaluate(
     *,
     reference: Annotated[Path, typer.Option("--reference", "-r", help="What they should have been.")],
     source: Annotated[Path | None, typer.Option("--source", "-s", help="What --model is to translate.")] = None,
-    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="Translate --source with this.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="Translate --source with this, not the bundled model.")
+    ] = None,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenized text.")] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
     smooth: Annotated[str, typer.Option(help="BLEU's smoothing: exp, floor, add-k or none.")] = "exp",
     bootstrap: Annotated[int, typer.Option(min=0, help="Compare with the first by so many paired draws.")] = 0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same.")] = 12345,
-    beam: Beam = 5,
+    beam: OwnBeam = None,
     batch_tokens: BatchTokens = 1024,
     engine: EngineName = "torch",
     device: Device = None,
@@ -345,6 +356,7 @@ def evaluate(
 
     \b
     regard evaluate output.fr --reference test.fr
+    regard evaluate --source test.en --reference test.fr
     regard evaluate --model model/ --source test.en --reference test.fr
     regard evaluate old.fr new.fr --reference test.fr --bootstrap 1000
     regard evaluate output.tok.fr --reference test.tok.fr --tokenize none --smooth none
@@ -353,11 +365,12 @@ def evaluate(
     """
     from regard.evaluate import compare, evaluate
 
-    if bool(model) != (source is not None) or not (outputs or model):
-        raise ValueError("give files of translations, or --model and --source to make them")
+    if source is None and (model or not outputs):
+        raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
+    model = [] if source is None else model or ["en-fr-small"]
     wanted = text_of(reference)
     named = {str(path): text_of(path) for path in outputs or []}
-    for name in model or []:
+    for name in model:
         lines = [Line(f"{source}:{i}", line) for i, line in enumerate(text_of(source or "-"), 1)]
         with Job(strict=True) as job:
             done = job.run(lines, _load(name, device, int8, engine).outputs, beam=beam, batch_tokens=batch_tokens)

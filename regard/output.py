@@ -51,12 +51,20 @@ class Output:
 
 # The end of a sentence, with what closes it, and the white space after it.
 _END = re.compile(r"""(?:[.!?…]["'»”’)\]]*)(\s+)|(?<=[。！？])(\s*)""")
+# What a full stop belongs to that ends no sentence: titles, initials, "e.g."
+_SHORT = re.compile(r"(?:^|[\s(\"'“«])(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Capt|vs|cf|e\.g|i\.e|(?:[A-Z]\.)*[A-Z])\.$")
 
 
 def sentences(line: str) -> list[str]:
-    """A line cut after sentence ends."""
+    """A line cut after sentence ends.
+
+    >>> sentences("Is Mr. Smith there? No. He is out.")
+    ['Is Mr. Smith there?', 'No.', 'He is out.']
+    """
     parts, start = [], 0
     for match in _END.finditer(line):
+        if _SHORT.search(line, start, match.start() + 1):
+            continue
         parts.append(line[start : match.end()].strip())
         start = match.end()
     parts.append(line[start:].strip())

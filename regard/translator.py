@@ -61,7 +61,8 @@ class Translator:
     """Translates with a model, or with another engine that runs one. Make one with :func:`load`.
 
     ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
-    sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best.
+    sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best, and ``search`` are the
+    options of :class:`Search` that do, where a call gives none.
     """
 
     def __init__(
@@ -74,9 +75,12 @@ class Translator:
         limit: int = LIMIT,
         split: int | None = None,
         align: Mapping[str, Any] | None = None,
+        search: Mapping[str, Any] | None = None,
     ) -> None:
         self.engine: Engine = TorchEngine(model) if engine is None else engine
         self.model, self.subwords, self.name, self._align = model, subwords, name, align or {}
+        self._search = dict(search or {})
+        self.search = Search.of(self._search)  # checks them
         known = self.engine.max_length
         self.limit = limit if known is None else min(limit, known - 1)
         self.split = self.limit if split is None else min(split, self.limit)
@@ -98,17 +102,18 @@ class Translator:
     # --- what people call ---
 
     @overload
-    def translate(self, text: str, *, beam: int = ..., **options: Any) -> str: ...
+    def translate(self, text: str, **options: Any) -> str: ...
     @overload
-    def translate(self, text: Sequence[str], *, beam: int = ..., **options: Any) -> list[str]: ...
-    def translate(self, text: str | Sequence[str], *, beam: int = 5, **options: Any) -> str | list[str]:
+    def translate(self, text: Sequence[str], **options: Any) -> list[str]: ...
+    def translate(self, text: str | Sequence[str], **options: Any) -> str | list[str]:
         """The translation of a line, or of each of several.
 
-        Options are those of :class:`Search`, and ``prefix``, ``batch_tokens`` and ``progress`` of :meth:`outputs`,
-        which also tells scores, n-best lists and attention.
+        Options are those of :class:`Search` (by default the model's own: ``[translate]`` in its config.toml), and
+        ``prefix``, ``batch_tokens`` and ``progress`` of :meth:`outputs`, which also tells scores, n-best lists and
+        attention.
         """
         lines = [text] if isinstance(text, str) else list(text)
-        outputs = _whole(self.outputs(lines, beam=beam, **options), "line")
+        outputs = _whole(self.outputs(lines, **options), "line")
         for number, output in enumerate(outputs, 1):
             if output.note:
                 warnings.warn(f"line {number}: {output.note}", stacklevel=2)
@@ -133,9 +138,9 @@ class Translator:
             attention: also return cross-attention weights.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of sentences in it.
-            options: those of :class:`Search`.
+            options: those of :class:`Search`; None is the model's own choice.
         """
-        search = Search.of(options)
+        search = Search.of(self._search | {name: value for name, value in options.items() if value is not None})
         prefixes = [prefix] * len(lines) if isinstance(prefix, str) else list(prefix)
         if len(prefixes) != len(lines):
             raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
@@ -241,7 +246,7 @@ class Translator:
             if longest > self.limit:
                 outputs[i].problem = f"{longest:,} subwords without a sentence end; the most is {self.limit:,}"
                 continue
-            if len(parts) > 1:
+            if len(whole.ids) > self.limit:
                 outputs[i].note = f"{len(whole.ids):,} subwords: translated as {len(parts)} sentences"
             jobs += [_Job(i, sentence, [] if k else starts[i]) for k, sentence in enumerate(parts)]
         return outputs, jobs
@@ -331,11 +336,18 @@ def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool)
 
 def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a translator takes from config.toml."""
+    search = dict(settings.get("translate", {}))
+    split = search.pop("split", None)
+    try:
+        Search.of(search)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path / 'config.toml'}: [translate]: {error}") from error
     return {
         "name": path.name,
         "limit": settings.get("data", {}).get("max_tokens", LIMIT),
-        "split": settings.get("translate", {}).get("split"),
+        "split": split,
         "align": settings.get("align"),
+        "search": search,
     }
 
 

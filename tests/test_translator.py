@@ -1,6 +1,8 @@
 """The Translator that regard.load gives: the library behind the commands."""
 
 import math
+import shutil
+import warnings
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from commands import GOLD, PAIRS, SOURCES, TARGETS
 
 import regard
 from regard import align
+from regard.store import read_toml, write_toml
 from regard.translator import Translator
 
 # --- the library ---
@@ -65,6 +68,29 @@ def test_a_paragraph_is_cut_with_a_warning(translator):
         translator.translate(["the", "word " * 10_000])
 
 
+def test_a_model_says_how_it_is_used(translator, model, tmp_path):
+    """[translate] and [align] of its config.toml, where a call says nothing else."""
+    own = tmp_path / "own"
+    shutil.copytree(model, own)
+    config = read_toml(own / "config.toml")
+    tables = {"split": 9, "beam": 2, "length_penalty": 0.5}, {"layer": 1, "head": 3, "shift": False}
+    write_toml(own / "config.toml", {**config, "translate": tables[0], "align": tables[1]})
+    found = regard.load(own)
+    assert (found.search.beam, found.search.length_penalty, found.split) == (2, 0.5, 9)
+    assert (translator.search.beam, translator.search.length_penalty, translator.split) == (5, 1.0, translator.limit)
+    for options in ({}, {"beam": None}, {"beam": 1}, {"length_penalty": 2.0, "beam": 3}):
+        wanted = {"beam": options.get("beam") or 2, "length_penalty": options.get("length_penalty", 0.5)}
+        (one,), (other,) = found.outputs(SOURCES[:1], **options), translator.outputs(SOURCES[:1], **wanted)
+        assert one.translations == other.translations
+    assert tuple(found.look(2)) == (1, 3, False)
+    with warnings.catch_warnings():  # it is as the model wants it, and nothing to warn of
+        warnings.simplefilter("error")
+        assert found.translate(" ".join(SOURCES[:3])) == " ".join(TARGETS[:3])
+    write_toml(own / "config.toml", {**config, "translate": {"beams": 2}})
+    with pytest.raises(ValueError, match=r"config.toml: \[translate\]: unknown option beams; there are beam, nbest"):
+        regard.load(own)
+
+
 def test_a_model_s_own_limit(tmp_path):
     toy.train(tmp_path / "m", updates=1, max_length=12)
     translator = regard.load(tmp_path / "m")
@@ -117,6 +143,8 @@ def test_sentence_ends():
     assert sentences("One. Two! “Three?” Four… 3.14 is pi") == ["One.", "Two!", "“Three?”", "Four…", "3.14 is pi"]
     assert sentences("一。二！三") == ["一。", "二！", "三"]
     assert sentences("") == []
+    text = "Mr. Smith (cf. Dr. J. R. Brown) lives in the U.S. with us. No. He left."
+    assert sentences(text) == ["Mr. Smith (cf. Dr. J. R. Brown) lives in the U.S. with us.", "No.", "He left."]
 
 
 def test_batches_hold_similar_lengths_within_their_room():

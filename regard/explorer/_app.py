@@ -145,7 +145,7 @@ class Service:
         return to_json({"traces": told})
 
     async def _translate(self, arguments: Arguments, wanted: Wanted) -> Any:
-        key = Key(self._models.name(arguments.get("model"), "translation"), arguments.get("beam", 5))
+        key = Key(self._models.name(arguments.get("model"), "translation"), arguments.get("beam"))
         _check_words("text", wanted.text, self._limits.words)
         size = len(wanted.text) + len(wanted.target or "")
         return await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)

@@ -50,7 +50,8 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "maxLength": 200,
         "description": "one of /api/models; by default the first of the task",
     }
-    beam = {"type": "integer", "minimum": 1, "maximum": limits.beam, "default": 5}
+    beams = {"type": "integer", "minimum": 1, "maximum": limits.beam}
+    beam, own = {**beams, "default": 5}, {**beams, "description": "by default what the model's folder says, mostly 5"}
     document = {"type": "string", "minLength": 1, "maxLength": limits.document}
     span = {"text": _TEXT, "start": _INTEGER, "end": _INTEGER}
     answered = {
@@ -99,7 +100,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             shift={"type": "boolean", "description": "a word's row is where it is the decoder's input"},
             aer=_MAYBE,
         ),
-        "Translate": _object(("model", "beam"), text=text, model=model, beam=beam),
+        "Translate": _object(("model", "beam"), text=text, model=model, beam=own),
         "Translation": _object(**answered),
         "Passage": _object(text=_TEXT, words=_many(ref("Word"))),
         "Summarize": _object(
@@ -154,7 +155,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             text={**text, "minLength": 1},
             target={**text, "description": "read this instead of translating"},
             model=model,
-            beam=beam,
+            beam=own,
         ),
         "Trace": _object(
             **answered

@@ -38,12 +38,14 @@ class Translates:
         self.translator, self.model, self.limit = translator, translator.model, translator.limit
         self.kinds = _kinds(translator)
 
-    def run(self, name: str, beam: int, requests: Sequence[Request]) -> list[dict[str, Any] | Recorded | Invalid]:
-        """What becomes of texts."""
+    def run(
+        self, name: str, beam: int | None, requests: Sequence[Request]
+    ) -> list[dict[str, Any] | Recorded | Invalid]:
+        """What becomes of texts; a beam of None is the model's own."""
         outputs = self._translated(requests, beam)
         return [self._answer(name, request, output) for request, output in zip(requests, outputs, strict=True)]
 
-    def _translated(self, requests: Sequence[Request], beam: int) -> list[Output]:
+    def _translated(self, requests: Sequence[Request], beam: int | None) -> list[Output]:
         """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
 
         What cannot be traced is not translated either: :func:`view.record` tells why.
