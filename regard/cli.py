@@ -98,7 +98,7 @@ BatchTokens = Annotated[int, typer.Option(min=1, help="Source subwords read at o
 OutFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write here, all of it or nothing.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be used.")]
 Layer = Annotated[int | None, typer.Option(help="Decoder layer whose attention is read, from 0.")]
-Head = Annotated[int | None, typer.Option(help="One head of it, from 0; by default their average.")]
+Head = Annotated[str | None, typer.Option(help="One head of it, from 0, or mean: the average of all.")]
 Shift = Annotated[
     bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
 ]
@@ -202,7 +202,7 @@ def translate(
                 writer.write([f"{found.translations[0].log_prob:.4f}" if found.translations else ""])
             return
         translator, number = _load(model, device, int8, engine), 0
-        look: dict[str, Any] = {"layer": layer, "head": head}
+        look: dict[str, Any] = {"layer": layer, "head": _head(head)}
         search |= {"attention": looked, "batch_tokens": batch_tokens}
         if nbest > 1:
             search["beam"] = max(beam or translator.search.beam, nbest)
@@ -421,9 +421,10 @@ def align(
     regard align --statistical corpus.en corpus.fr > corpus.align
     echo "the cat ||| le chat" | regard align --model en-fr/ --show -
 
-    Words are what white space separates. By default heads are averaged in the middle layer, and a word's row is the one
-    where the decoder has just read it (--shift), which is far better than the one where it is predicted. --statistical
-    counts which words come together instead, in both directions, and wants thousands of pairs.
+    Without --model, the bundled English-French one aligns. Words are what white space separates. Layer, head and shift
+    are by default what the model's folder says; else heads are averaged in the middle layer, and a word's row is the
+    one where the decoder has just read it (--shift), which is far better than the one where it is predicted.
+    --statistical counts which words come together instead, in both directions, and wants thousands of pairs.
     """
     import regard.align as words
 
@@ -435,7 +436,7 @@ def align(
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
-    look: dict[str, Any] = {"layer": layer, "head": head, "shift": shift}
+    look: dict[str, Any] = {"layer": layer, "head": _head(head), "shift": shift}
     how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
     with Writer(output) as writer, Job(strict) as job:
         if statistical:
@@ -552,6 +553,11 @@ def explore(
         device=device,
         say=say,
     )
+
+
+def _head(text: str | None) -> int | str | None:
+    """A head's number where it is one; a word is the translator's to judge."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _served(models: list[str] | None, traces: list[Path] | None) -> list[str]:

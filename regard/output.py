@@ -71,6 +71,28 @@ def sentences(line: str) -> list[str]:
     return [part for part in parts if part]
 
 
+def single_spaced(line: str) -> str:
+    """A line with one space between words and none around them."""
+    return " ".join(line.split())
+
+
+def spread(encoded: Encoded, line: str) -> Encoded:
+    """The subwords of the single-spaced line, with offsets in the line as it is.
+
+    >>> spread(Encoded([5, 6], [(0, 1), (2, 4)], [0, 1], [0, 1]), " a \\t bc").offsets
+    [(1, 2), (5, 7)]
+    """
+    starts, tidy = [match.start() for match in re.finditer(r"\S+", line)], 0
+    moves = []
+    for start, word in zip(starts, line.split(), strict=True):
+        moves.append(start - tidy)
+        tidy += len(word) + 1
+    if not any(moves):
+        return encoded
+    offsets = [(a + moves[w], b + moves[w]) for (a, b), w in zip(encoded.offsets, encoded.words, strict=True)]
+    return encoded._replace(offsets=offsets)
+
+
 def joined(parts: Sequence[Translation]) -> Translation:
     """Sentences of one line as one translation; the score is their mean."""
     if len(parts) == 1:

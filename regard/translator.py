@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.align import Links, links, word_weights
 from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
-from regard.output import Attended, Output, Translation, joined, sentences
+from regard.output import Attended, Output, Translation, joined, sentences, single_spaced, spread
 from regard.search import Search
 from regard.tasks import TASKS
 from regard.text import UNK, Encoded, Subwords
@@ -47,6 +47,10 @@ class _Pair(NamedTuple):
     source: Encoded
     target: Encoded
     text: str
+
+
+Head = int | str | None
+"""A head by its number, "mean" for the mean of all, or None for the model's own choice."""
 
 
 class Look(NamedTuple):
@@ -189,12 +193,13 @@ class Translator:
         return [links(self.word_weights(output.translations[0], **how)) for output in found]
 
     def word_weights(
-        self, translation: Translation, *, layer: int | None = None, head: int | None = None, shift: bool | None = None
+        self, translation: Translation, *, layer: int | None = None, head: Head = None, shift: bool | None = None
     ) -> Tensor:
         """How much each target word attends to each source word, [J, I]; words are what ``split()`` gives.
 
-        The default ``layer`` is the model's own choice (``[align]`` in its config.toml) or the middle one, ``head`` the
-        mean, and ``shift`` (see :func:`regard.align.word_weights`) is for models that read a word before they attend.
+        Defaults are the model's own choice (``[align]`` in its config.toml); else ``layer`` is the middle one, ``head``
+        the mean of all ("mean"), and ``shift`` (see :func:`regard.align.word_weights`) is for models that read a word
+        before they attend.
         """
         if not translation.attention:
             return torch.zeros(0, 0)
@@ -210,18 +215,16 @@ class Translator:
         whole: Tensor = torch.block_diag(*parts)
         return whole
 
-    def look(
-        self, layers: int, *, layer: int | None = None, head: int | None = None, shift: bool | None = None
-    ) -> Look:
+    def look(self, layers: int, *, layer: int | None = None, head: Head = None, shift: bool | None = None) -> Look:
         """Which weights words are aligned by, of a model with so many decoder layers: what is given, or its own."""
         return Look(
             self._align.get("layer", (layers - 1) // 2) if layer is None else layer,
-            self._align.get("head") if head is None else head,
+            self._align.get("head") if head is None else _number(head),
             self._align.get("shift", self.engine.shift) if shift is None else shift,
         )
 
-    def _check_shown(self, layer: int | None, head: int | None, shown: tuple[int, int | None]) -> None:
-        if layer not in (None, shown[0]) or head not in (None, shown[1]):
+    def _check_shown(self, layer: int | None, head: Head, shown: tuple[int, int | None]) -> None:
+        if layer not in (None, shown[0]) or (head is not None and _number(head) != shown[1]):
             which = "the mean over its heads" if shown[1] is None else f"head {shown[1]}"
             raise ValueError(
                 f"the {self.engine.name} engine shows decoder layer {shown[0]}, {which}, and no other; "
@@ -234,14 +237,15 @@ class Translator:
         """The sentences to be decoded; a line that is too long is cut, and refused if it cannot be."""
         outputs, jobs = [Output(problem=what_is_odd(line)) for line in lines], []
         starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
-        encoded = self._encode(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
+        encoded = self._sources(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
         for i, (line, whole) in enumerate(zip(lines, encoded, strict=True)):
             if outputs[i].problem:
                 continue
             if not line.strip():
                 outputs[i].translations = [Translation(line.strip(), 0.0, 0.0)]
                 continue
-            parts = [whole] if len(whole.ids) <= self.split else self._encode(sentences(line))
+            cut = [line] if len(whole.ids) <= self.split else sentences(line)
+            parts = [whole] if len(cut) == 1 else self._sources(cut)
             longest = max(len(sentence.ids) for sentence in parts)
             if longest > self.limit:
                 outputs[i].problem = f"{longest:,} subwords without a sentence end; the most is {self.limit:,}"
@@ -291,6 +295,10 @@ class Translator:
 
     def _translation(self, found: Found) -> Translation:
         return Translation(self.subwords.decode(found.tokens).strip(), found.score, found.log_prob)
+
+    def _sources(self, lines: Sequence[str]) -> list[Encoded]:
+        """Lines in subwords, white space read as single spaces, as models know it; offsets are those of the line."""
+        return [spread(one, line) for one, line in zip(self._encode(map(single_spaced, lines)), lines, strict=True)]
 
     def _encode(self, lines: Iterable[str]) -> list[Encoded]:
         return self.subwords.encode_batch(list(lines))
@@ -400,6 +408,13 @@ def what_is_odd(line: str) -> str:
         return ""
     except UnicodeEncodeError as error:
         return f"not Unicode text: a lone surrogate at character {error.start}"
+
+
+def _number(head: int | str) -> int | None:
+    """A head's number; None for the mean of all."""
+    if isinstance(head, str) and head != "mean":
+        raise ValueError(f"head: expected a number from 0, or mean, got {head!r}")
+    return None if isinstance(head, str) else head
 
 
 def _whole(outputs: list[Output], kind: str) -> list[Output]:

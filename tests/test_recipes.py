@@ -4,14 +4,17 @@ import argparse
 import gzip
 import importlib.util
 import json
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from commands import PAIRS
 
-from regard.store import read_toml, write_tensors
+import regard
+from regard.store import read_tensors, read_toml, write_tensors, write_toml
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "en-fr-small"
 
@@ -33,7 +36,7 @@ def script(name):
 
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
-aligner = script("aligner")
+aligner, install, tune = map(script, ("aligner", "install", "tune"))
 
 
 def put(path, *lines):
@@ -294,9 +297,11 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
     (model / "model.safetensors").write_bytes(bytes(3 << 20))
     (model / "config.toml").write_text(
         '[data]\ncorpora = [{ tsv = "x/tatoeba.tsv.gz" }, { tsv = "x/distilled-mono.tsv.gz" }]\n'
+        "[model]\nencoder_layers = 7\ndecoder_layers = 3\n"
     )
     report = {
         "parameters": 1234567,
+        "search": {"beam": 4, "length_penalty": 0.8},
         "sets": {"tatoeba": {"pairs": 9, "BLEU": 12.3, "chrF": 45.6}},
         "alignment": {"forward": {"develop": 1.0, "rest": 9.87, "all": 9.5}},
     }
@@ -304,6 +309,9 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     for part in (
         "1,234,567 parameters, 3.0 MiB",
+        "Beam 4, length penalty 0.8,",
+        "7 encoder and 3 decoder layers",
+        "on a larger model's translations",
         "| tatoeba | 9 | 12.3 | 45.6 |",
         "| forward | 9.87 | 9.5 |",
         "tatoeba.org",
@@ -311,6 +319,15 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
     ):
         assert part in text
     assert "TransRead" not in text and "Open Government" not in text and "{" not in text
+
+
+def test_every_head_and_their_mean_are_looked_at(translator, monkeypatch):
+    """Also of a model that has a head of its own to align by."""
+    pairs = [("the dog sees a cat .", "le chien voit un chat .")]
+    plain = evaluate.every_alignment(translator, pairs)
+    monkeypatch.setattr(translator, "_align", {"layer": 0, "head": 1, "shift": True})
+    assert evaluate.every_alignment(translator, pairs) == plain
+    assert len({tuple(sorted(links)) for (links,) in plain.values()}) > 2
 
 
 def test_alignment_is_chosen_on_some_pairs_and_told_on_others(tmp_path, monkeypatch):
@@ -335,3 +352,85 @@ def test_the_aligner_learns_from_the_recipe_s_text(prepared, corpora, monkeypatc
     aligner.main()
     said = capsys.readouterr().out
     assert f"{len(whole) + 1} pairs" in said and "AER" in said
+
+
+# --- into the package ---
+
+
+@pytest.fixture
+def trained(model, tmp_path):
+    """A trained folder whose settings name places of the machine that it was trained on."""
+    path = tmp_path / "student"
+    shutil.copytree(model, path)
+    table = read_toml(path / "config.toml")
+    table["data"] = {
+        "source": "C:\\data\\train.en",
+        "valid_source": "../valid.en",
+        "corpora": [{"tsv": "/home/me/data/tatoeba.tsv.gz", "weight": 2.0}],
+        "cache": "/home/me/cache",
+    }
+    write_toml(path / "config.toml", table)
+    return path
+
+
+HOW = {"split": 80, "beam": 4, "length_penalty": 0.8}
+
+
+def test_a_trained_model_is_installed(trained, translator, tmp_path, capsys):
+    to = tmp_path / "bundled" / "en-fr-small"
+    size = install.install(trained, to, HOW, {"layer": 1, "head": 2, "shift": False})
+    assert sorted(path.name for path in to.iterdir()) == ["config.toml", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in to.parent.iterdir()) == ["en-fr-small"]
+    assert size == sum(path.stat().st_size for path in to.iterdir()) < install.LIMIT
+    assert read_tensors(to / "model.safetensors")[1]["store"] == "int8"
+    assert (
+        "/" not in (to / "config.toml").read_text().replace("c/", "") and "home" not in (to / "config.toml").read_text()
+    )
+    data = read_toml(to / "config.toml")["data"]
+    assert data["corpora"] == [{"tsv": "tatoeba.tsv.gz", "weight": 2.0}] and "cache" not in data
+    assert (data["source"], data["valid_source"]) == ("train.en", "valid.en")
+    found = regard.load(to, device="cpu")
+    assert (found.search.beam, found.search.length_penalty, found.split) == (4, 0.8, 80)
+    assert tuple(found.look(2)) == (1, 2, False)
+    assert found.translate("the dog sees a cat .") == translator.translate("the dog sees a cat .")
+    (to / "README.md").write_text("an old card")
+    install.install(to, tmp_path / "again", HOW)  # what is int8 stays as it is, what is guided stays guided
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (to / "model.safetensors").read_bytes()
+    assert read_toml(tmp_path / "again" / "config.toml") == read_toml(to / "config.toml")
+    install.install(trained, to, HOW, {"layer": 0, "head": None, "shift": True})
+    assert not (to / "README.md").exists() and read_toml(to / "config.toml")["align"] == {"layer": 0, "shift": True}
+
+
+def test_what_cannot_be_installed_leaves_the_old_one(trained, tmp_path, monkeypatch):
+    to = tmp_path / "en-fr-small"
+    install.install(trained, to, HOW, {"layer": 0})
+    before = {path.name: path.read_bytes() for path in to.iterdir()}
+    table = read_toml(trained / "config.toml")
+    write_toml(trained / "config.toml", {name: value for name, value in table.items() if name != "align"})
+    with pytest.raises(ValueError, match=r"no \[align\]: give --layer"):
+        install.install(trained, to, HOW)
+    with pytest.raises(ValueError, match=r"\[translate\]: unknown option beams"):
+        install.install(trained, to, {"beams": 3}, {"layer": 0})
+    monkeypatch.setattr(install, "LIMIT", 20_000)
+    with pytest.raises(ValueError, match="at most 16 MiB may be"):
+        install.install(trained, to, HOW, {"layer": 0})
+    with pytest.raises(FileNotFoundError, match="there is no such model folder"):
+        install.install(tmp_path / "nowhere", to, HOW)
+    assert {path.name: path.read_bytes() for path in to.iterdir()} == before
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_searches_and_cuts_are_measured(translator, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("sacrebleu")
+    put(tmp_path / "valid.tsv.gz", *("\t".join(pair) for pair in PAIRS[:6]))
+    monkeypatch.setattr("regard.translator.load", lambda *_, **__: translator)
+    said = []
+    for more in (["--beams", "1,2", "--penalties", "0.5,1.5"], ["--joined", "3", "--splits", "0,99"]):
+        given = ["tune.py", "--model", "m", "--valid", str(tmp_path / "valid.tsv.gz"), *more]
+        monkeypatch.setattr(sys, "argv", given)
+        monkeypatch.setattr(translator, "split", translator.split)
+        tune.main()
+        said.append([line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:])
+    assert [row[:2] for row in said[0]] == [["| 1", "any"], ["| 2", "0.5"], ["| 2", "1.5"]]
+    assert [row[0] for row in said[1]] == ["| 0", "| 99"]
+    assert float(said[0][0][2]) > 90 and float(said[1][0][1]) > 90

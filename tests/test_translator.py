@@ -83,12 +83,31 @@ def test_a_model_says_how_it_is_used(translator, model, tmp_path):
         (one,), (other,) = found.outputs(SOURCES[:1], **options), translator.outputs(SOURCES[:1], **wanted)
         assert one.translations == other.translations
     assert tuple(found.look(2)) == (1, 3, False)
+    assert tuple(found.look(2, layer=0, head="mean", shift=True)) == (0, None, True)
+    with pytest.raises(ValueError, match="head: expected a number from 0, or mean, got 'all'"):
+        found.look(2, head="all")
     with warnings.catch_warnings():  # it is as the model wants it, and nothing to warn of
         warnings.simplefilter("error")
         assert found.translate(" ".join(SOURCES[:3])) == " ".join(TARGETS[:3])
     write_toml(own / "config.toml", {**config, "translate": {"beams": 2}})
     with pytest.raises(ValueError, match=r"config.toml: \[translate\]: unknown option beams; there are beam, nbest"):
         regard.load(own)
+
+
+def test_white_space_does_not_matter(translator):
+    """Models have seen words with one space between them; and offsets are those of the line as it is."""
+    text = SOURCES[0].split()
+    line = f"  {text[0]} \t{'   '.join(text[1:])}\u00a0"
+    (plain,), (odd,) = (translator.outputs([one], attention=True) for one in (SOURCES[0], line))
+    assert odd.text == plain.text == TARGETS[0] == translator.translate(f"{line} ")
+    for one, source in ((plain, SOURCES[0]), (odd, line)):
+        encoded = one.translations[0].attention[0].source
+        assert [source[a:b] for a, b in encoded.offsets] == [SOURCES[0][a:b] for a, b in _offsets(plain)]
+    assert torch.equal(*(translator.word_weights(one.translations[0]) for one in (plain, odd)))
+
+
+def _offsets(output):
+    return output.translations[0].attention[0].source.offsets
 
 
 def test_a_model_s_own_limit(tmp_path):

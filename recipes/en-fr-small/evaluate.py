@@ -2,11 +2,13 @@
 
     python recipes/en-fr-small/evaluate.py --model out/en-fr-small/student --corpora CORPORA
     python recipes/en-fr-small/evaluate.py --model … --corpora CORPORA --reverse out/en-fr-small/reverse
-    python recipes/en-fr-small/evaluate.py --model … --corpora CORPORA --card out/en-fr-small/student/README.md
+    python recipes/en-fr-small/evaluate.py --model regard/bundled/en-fr-small --out out/en-fr-small/tested \\
+        --corpora CORPORA --card regard/bundled/en-fr-small/README.md
 
 Translations go to --out, and those that are there are not made again: where sacrebleu is not installed they are made,
 and the same command elsewhere scores them. BLEU is sacrebleu's with its tokenizer 13a. Layer, head and shift of the
-alignment are chosen on the first --develop pairs and reported on the others, and on all.
+alignment are chosen on the first --develop pairs and reported on the others, and on all. Beam and length penalty are
+the model's own, those of `[translate]` in its config.toml. --pairs is for a quick look.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def translations(pairs: Sequence[tuple[str, str]], path: Path, translator: Any, 
     seconds = None
     if not path.exists():
         start = time.perf_counter()
-        outputs = translator().outputs(sources, beam=options.beam, batch_tokens=options.batch_tokens)
+        outputs = translator().outputs(sources, batch_tokens=options.batch_tokens)
         seconds = time.perf_counter() - start
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(" ".join(o.text.split()) + "\n" for o in outputs), encoding="utf-8")
@@ -98,7 +100,8 @@ def every_alignment(translator: Any, pairs: Sequence[tuple[str, str]]) -> dict[L
     for output in outputs:
         for layer, head, shift in looks:
             if output.translations:
-                weights = translator.word_weights(output.translations[0], layer=layer, head=head, shift=shift)
+                which = "mean" if head is None else head  # the model may have a head of its own
+                weights = translator.word_weights(output.translations[0], layer=layer, head=which, shift=shift)
                 found[layer, head, shift].append(align.links(weights))
             else:
                 found[layer, head, shift].append(frozenset())
@@ -140,6 +143,19 @@ def trained_on(model: Path) -> set[str]:
     return {Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in corpora if "tsv" in table}
 
 
+def layers(model: Path) -> dict[str, str]:
+    """How many the model has."""
+    table = read_toml(model / "config.toml").get("model", {})
+    return {side: str(table.get(f"{side}_layers", "?")) for side in ("encoder", "decoder")}
+
+
+def taught(model: Path) -> str:
+    """Whether a teacher's translations were among the data."""
+    corpora = read_toml(model / "config.toml").get("data", {}).get("corpora", [])
+    distilled = any(Path(table.get("tsv", "")).name.startswith("distilled-") for table in corpora)
+    return "on a larger model's translations of their English side, " if distilled else ""
+
+
 def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
     """The model card, its blanks filled in."""
     template = (Path(__file__).parent / "MODEL_CARD.md").read_text(encoding="utf-8")
@@ -153,6 +169,10 @@ def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
     size = (model / "model.safetensors").stat().st_size / 2**20
     blanks = {
         "parameters": f"{report['parameters']:,}",
+        **layers(model),
+        "taught": taught(model),
+        "beam": f"{report['search']['beam']}",
+        "penalty": f"{report['search']['length_penalty']:g}",
         "mib": f"{size:.1f}",
         "scores": "\n".join(table),
         "alignment": "\n".join(["| direction | AER, the other pairs | AER, all |", "|---|---|---|", *lines]),
@@ -172,7 +192,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="translations; default: beside the model, NAME-tested")
     parser.add_argument("--only", help="some of tatoeba, newstest2014, 'multi30k test2016', laws, align")
     parser.add_argument("--develop", type=int, default=100)
-    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument(
+        "--pairs", type=int, help="of each test set so many, spread over it; give --out a place of its own"
+    )
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--device")
     parser.add_argument("--card", type=Path, help="write the model card here")
@@ -188,8 +210,12 @@ def main() -> None:
 
     out = options.out or options.model.with_name(options.model.name + "-tested")
     wanted = options.only.split(",") if options.only else None
-    report: dict[str, Any] = {"parameters": sum(p.numel() for p in translator().model.parameters()), "sets": {}}
+    search = {name: getattr(translator().search, name) for name in ("beam", "length_penalty")}
+    size = sum(p.numel() for p in translator().model.parameters())
+    report: dict[str, Any] = {"parameters": size, "search": search, "sets": {}}
     for name, pairs in test_sets(options.corpora, options.data).items():
+        if options.pairs:
+            pairs = pairs[:: max(1, len(pairs) // options.pairs)][: options.pairs]
         if wanted is None or name in wanted:
             outputs, seconds = translations(pairs, out / f"{name.replace(' ', '-')}.fr", translator, options)
             found = {"pairs": len(pairs), **scores(outputs, [fr for _, fr in pairs])}

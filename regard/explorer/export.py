@@ -97,7 +97,7 @@ def translation(
     found: Output,
     *,
     layer: int | None = None,
-    head: int | None = None,
+    head: int | str | None = None,
 ) -> bool:
     """Writes the page of a translation, word links first; of a line that was cut, that of its first sentence.
 
@@ -109,7 +109,7 @@ def translation(
     target = best.text
     if len(best.attention) > 1:
         text, target = sentences(text)[0], translator.subwords.decode(best.attention[0].target.ids).strip()
-        note += "; this page shows the first"
+        note = f"{note or 'translated sentence by sentence'}; this page shows the first"
     if not target.strip():
         return False
     answers = record(translator, text, target, own=True)

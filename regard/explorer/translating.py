@@ -92,8 +92,7 @@ def _translation(translator: Translator, text: str, output: Output) -> dict[str,
     """A translation with both sides and its word links; a text may have been cut into sentences."""
     found = output.translations[0]
     sources, targets = ([getattr(shown, side) for shown in found.attention] for side in ("source", "target"))
-    whole = len(sources) == 1 and len(sources[0].ids) == len(translator.subwords.encode(text).ids)
-    read = [text] if whole else sentences(text)
+    read = [text] if len(sources) == 1 else sentences(text)
     written = [found.text] if len(targets) == 1 else [translator.subwords.decode(target.ids) for target in targets]
     layers = found.attention[0].weights.shape[0] if found.attention else 1
     return {
