@@ -120,6 +120,9 @@ describe("copied Python", () => {
     const code = alignCode(trace, { layer: 1, head: null, shift: false, gold: "0-0" });
     expect(code).toContain("layer=1, shift=False)");
     expect(code).toContain('regard.align.parse("0-0")');
+    // a model may have a head of its own, so the mean has to be asked for
+    const mean = alignCode(trace, { layer: null, head: "mean", shift: true, gold: "" });
+    expect(mean).toContain('translations[0], head="mean", shift=True)');
   });
 });
 

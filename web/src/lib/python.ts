@@ -85,7 +85,7 @@ export function alignCode(trace: Trace, choice: AlignCode): string {
   const { layer, head, shift, gold } = choice;
   const where = [
     ...(layer === null ? [] : [`layer=${layer}`]),
-    ...(head === null || head === "mean" ? [] : [`head=${head}`]),
+    ...(head === null ? [] : [head === "mean" ? 'head="mean"' : `head=${head}`]),
     `shift=${shift ? "True" : "False"}`,
   ].join(", ");
   const lines = loaded(trace);
