@@ -51,8 +51,10 @@ class Output:
 
 # The end of a sentence, with what closes it, and the white space after it.
 _END = re.compile(r"""(?:[.!?…]["'»”’)\]]*)(\s+)|(?<=[。！？])(\s*)""")
-# What a full stop belongs to that ends no sentence: titles, initials, "e.g."
-_SHORT = re.compile(r"(?:^|[\s(\"'“«])(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Capt|vs|cf|e\.g|i\.e|(?:[A-Z]\.)*[A-Z])\.$")
+# What a full stop belongs to that ends no sentence: titles, initials, "e.g.", "p.m."
+_SHORT = re.compile(
+    r"(?:^|[\s(\"'“«])(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Capt|vs|cf|(?:[A-Z]\.)*[A-Z]|(?:[a-z]\.)+[a-z])\.$"
+)
 
 
 def sentences(line: str) -> list[str]:

@@ -163,6 +163,7 @@ def test_sentence_ends():
     assert sentences("一。二！三") == ["一。", "二！", "三"]
     assert sentences("") == []
     text = "Mr. Smith (cf. Dr. J. R. Brown) lives in the U.S. with us. No. He left."
+    assert sentences("Come at 7 p.m. if you can. I will!") == ["Come at 7 p.m. if you can.", "I will!"]
     assert sentences(text) == ["Mr. Smith (cf. Dr. J. R. Brown) lives in the U.S. with us.", "No.", "He left."]
 
 
