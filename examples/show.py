@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,9 @@ from torch import Tensor
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SHADES = "█▒░"
+
+with contextlib.suppress(AttributeError):  # a notebook's output is no file
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without these signs gets "?"
 
 
 def heading(text: str) -> None:

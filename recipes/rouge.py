@@ -1,6 +1,6 @@
 """ROUGE of a model that summarizes, beside summaries that are lines of the document.
 
-    python recipes/rouge.py MODEL out/samsum/test.jsonl.gz --beam 5 --length-penalty 1.0 --no-repeat 3
+    python recipes/rouge.py MODEL out/samsum/test.jsonl.gz --beam 5 --length-penalty 2.0 --no-repeat 3
     python recipes/rouge.py - out/samsum/test.jsonl.gz           # the baselines alone
 
 ROUGE-1, ROUGE-2 and summary-level ROUGE-L (F₁, stemmed, sentences on lines of their own) by rouge-score; of several
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("documents", type=Path, help="JSON lines with documents and references")
     parser.add_argument("--keys", nargs=2, default=("document", "summary"))
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument("--length-penalty", type=float, default=2.0)
     parser.add_argument("--no-repeat", type=int, default=3)
     parser.add_argument("--min-length", type=int, default=0)
     parser.add_argument("--consensus", type=int, default=0)

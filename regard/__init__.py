@@ -50,10 +50,19 @@ _LATE = {  # imported when they are asked for: who wants attention alone need no
 }
 
 
+_LATE_MODULES = ("align", "data", "evaluate", "grammar", "plot", "text", "train")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _LATE_MODULES:
+        return importlib.import_module(f"regard.{name}")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_LATE_MODULES, "__version__"})
 
 
 def show(trace: Trace | Answers, **options: Any) -> Any:

@@ -78,8 +78,13 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+]
+
+
 @app.callback()
-def _top(version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version)] = False) -> None:
+def _top(version: Version = False) -> None:
     pass
 
 
@@ -186,6 +191,13 @@ def translate(
         "prefix": prefix,
         **({"sample": True, **drawing} if sample else {}),
     }
+    looked = alignment or show or plot is not None or html is not None
+    if score is not None and (looked or sample or nbest > 1 or prefix):
+        raise ValueError(
+            "--score translates nothing: leave out --nbest, --sample, --prefix, --alignment, --show, --plot and --html"
+        )
+    if not looked and (layer is not None or head is not None):
+        raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
     lines = _given(text, input)
     if plot is not None:
         from regard.plot._canvas import need, suffix_of
@@ -194,7 +206,6 @@ def translate(
         suffix_of(plot)
     if html is not None and engine != "torch":
         raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
-    looked = alignment or show or plot is not None or html is not None
     with Writer(output) as writer, Job(strict) as job:
         if score is not None:
             pairs = paired(list(lines), list(lines_of(score)), ("the input", str(score)))
@@ -206,7 +217,7 @@ def translate(
         search |= {"attention": looked, "batch_tokens": batch_tokens}
         if nbest > 1:
             search["beam"] = max(beam or translator.search.beam, nbest)
-        if not (text or input) and sys.stdin.isatty():
+        if not (text or input) and sys.stdin is not None and sys.stdin.isatty():
             window = 1  # somebody types, and waits for an answer
         for some in windows(lines, window):
             for line, found in zip(some, job.run(some, translator.outputs, **search), strict=True):
@@ -237,7 +248,7 @@ def summarize(
     length: Annotated[int | None, typer.Option(min=1, help="Words that a summary should have, about.")] = None,
     min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = 0,
     max_length: Annotated[int, typer.Option(min=1, help="Subwords at most.")] = 200,
-    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ, by which they are ranked.")] = 1.0,
+    length_penalty: Annotated[float, typer.Option(help="α of Σ log p / lengthᵅ: more is longer.")] = 2.0,
     no_repeat: Annotated[int, typer.Option(min=0, help="No run of so many subwords comes twice; 0: it may.")] = 3,
     consensus: Annotated[int, typer.Option(min=0, help="Draw so many more, and take what is most like all.")] = 0,
     show: Annotated[bool, typer.Option("--show", help="Draw what was looked at and copied.")] = False,
@@ -368,6 +379,8 @@ def evaluate(
     if source is None and (model or not outputs):
         raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
     model = [] if source is None else model or ["en-fr-small"]
+    if bootstrap and len(outputs or []) + len(model) < 2:
+        raise ValueError("--bootstrap compares with the first output: give two or more files or models")
     wanted = text_of(reference)
     named = {str(path): text_of(path) for path in outputs or []}
     for name in model:
@@ -428,8 +441,8 @@ def align(
     """
     import regard.align as words
 
-    if statistical and (show or reverse is not None):
-        raise ValueError("--statistical works without a model: leave out --reverse and --show")
+    if statistical and (show or any(option is not None for option in (reverse, layer, head, shift))):
+        raise ValueError("--statistical needs no model: leave out --reverse, --show, --layer, --head and --shift")
     if symmetrize not in METHODS:
         raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
     pairs = pairs_of(source, target)

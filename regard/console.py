@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
-    print(f"regard: {text}", file=sys.stderr)  # noqa: T201
+    """A line on stderr, if there is one: without it, print would write into the output."""
+    if sys.stderr is not None:
+        print(f"regard: {text}", file=sys.stderr)  # noqa: T201
 
 
 def message(error: Exception) -> str:
@@ -41,7 +43,7 @@ class Job:
         self.bar: Any = None
 
     def __enter__(self) -> Job:
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -112,7 +114,9 @@ def drawn(source: str, found: Output, weights: Sequence[Tensor], marked: Links |
     return rows
 
 
-WIDTH = 100  # columns of a drawn document
+def columns() -> int:
+    """How wide a drawn document may be: the terminal if it is narrower than a page."""
+    return min(100, shutil.get_terminal_size((100, 24)).columns)
 
 
 def sources_drawn(summary: Summary) -> list[str]:
@@ -135,9 +139,9 @@ def sources_drawn(summary: Summary) -> list[str]:
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
-    lines, width = [""], 0
+    lines, width, room = [""], 0, columns()
     for word in words:
-        if width and width + 1 + len(word) > WIDTH:
+        if width and width + 1 + len(word) > room:
             lines.append("")
             width = 0
         lines[-1] += f" {word}" if width else word
@@ -185,7 +189,7 @@ def as_object(question: str, found: Answer) -> dict[str, Any]:
 SHADES = " ░▒▓█"
 
 
-def read_aloud(context: str, found: Answer, *, width: int = 100, around: int = 60) -> list[str]:
+def read_aloud(context: str, found: Answer, *, width: int | None = None, around: int = 60) -> list[str]:
     """Words of the context near the answer, which is in brackets; below each word how much the question looked at it.
 
     The darkest shade is the word that was looked at most; weights are means over the words of the question.
@@ -198,12 +202,12 @@ def read_aloud(context: str, found: Answer, *, width: int = 100, around: int = 6
     start, end = (found.start, found.end) if found.start is not None and found.end is not None else (-1, -1)
     inside = [i for i, (a, b) in enumerate(spans) if a < end and b > start]
     middle = inside[0] if inside else int(weights.argmax())
-    rows, words, shades = [""], "", ""
+    rows, words, shades, room = [""], "", "", width or columns()
     for i in range(max(0, middle - around), min(len(spans), middle + around)):
         word = _shown(context[slice(*spans[i])])
         word = f"{'[' * (inside[:1] == [i])}{word}{']' * (inside[-1:] == [i])}"
         shade = SHADES[min(4, int(float(weights[i]) / peak * 4 + 0.5))] * len(word)
-        if words and len(words) + len(word) > width:
+        if words and len(words) + len(word) > room:
             rows += [words.rstrip(), shades.rstrip()]
             words = shades = ""
         words, shades = f"{words}{word} ", f"{shades}{shade} "

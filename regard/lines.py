@@ -60,29 +60,19 @@ class Pair(NamedTuple):
 
 def lines_of(path: PathLike) -> Iterator[Line]:
     """The lines of a file, one at a time; those that are not UTF-8 have a problem."""
-    name = "standard input" if str(path) == "-" else str(path)
     for number, raw in enumerate(_raw(path), 1):
-        where = f"{name}:{number}"
-        try:
-            yield Line(where, raw.decode())
-        except UnicodeDecodeError as error:
-            yield Line(where, "", f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start})")
+        yield _decoded(raw, f"{_name(path)}:{number}")
 
 
 def document_of(path: PathLike) -> Line:
-    """All of a file as one text; what is not UTF-8 has a problem."""
-    name = "standard input" if str(path) == "-" else str(path)
-    raw = b"\n".join(_raw(path))
-    try:
-        return Line(name, raw.decode())
-    except UnicodeDecodeError as error:
-        return Line(name, "", f"not text in UTF-8 (byte 0x{raw[error.start]:02x} at {error.start:,})")
+    """All of a file as one text, its lines ending in "\\n"; what is not UTF-8 has a problem."""
+    return _decoded(b"\n".join(_raw(path)), _name(path))
 
 
 def keyed(line: Line, key: str) -> Line:
     """A line of JSON as the text, or the texts, under a key."""
-    from regard.data.documents import parsed, texts_of
-    from regard.data.readers import Bad
+    from regard.data.documents import texts_of
+    from regard.data.readers import Bad, parsed
 
     if line.problem:
         return line
@@ -104,20 +94,16 @@ def text_of(path: PathLike) -> list[str]:
 
 def whole_text(path: PathLike) -> str:
     """All of a file as one text, line ends as they are. What is not UTF-8 text is refused."""
-    name = "standard input" if str(path) == "-" else str(path)
     raw = b"".join(_read(path, lambda stream: iter(lambda: stream.read(1 << 20), b"")))
     raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
     if (at := raw.find(0)) >= 0:
-        raise ValueError(f"{name}: expected a text, got a binary file (a zero byte at {at:,})")
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{name}: expected a text in UTF-8 (byte 0x{raw[error.start]:02x} at {error.start:,} is not)"
-        ) from error
-    if not text.strip():
-        raise ValueError(f"{name}: expected a text, but it is empty")
-    return text
+        raise ValueError(f"{_name(path)}: expected a text, got a binary file (a zero byte at {at:,})")
+    line = _decoded(raw, _name(path))
+    if line.problem:
+        raise ValueError(f"{line.where}: expected a text, but it is {line.problem}")
+    if not line.text.strip():
+        raise ValueError(f"{line.where}: expected a text, but it is empty")
+    return line.text
 
 
 def pairs_of(source: PathLike, target: PathLike | None = None) -> list[Pair]:
@@ -153,6 +139,17 @@ def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield window
 
 
+def _name(path: PathLike) -> str:
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def _decoded(raw: bytes, where: str) -> Line:
+    try:
+        return Line(where, raw.decode())
+    except UnicodeDecodeError as error:
+        return Line(where, "", f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start:,})")
+
+
 def _raw(path: PathLike) -> Iterator[bytes]:
     return _read(path, _stripped)
 
@@ -160,6 +157,8 @@ def _raw(path: PathLike) -> Iterator[bytes]:
 def _read(path: PathLike, parts: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
     """What ``parts`` makes of a file, of what is packed in it, or of the standard input."""
     if str(path) == "-":
+        if sys.stdin is None:
+            raise OSError("standard input: it is closed; give the text as an argument, or a file")
         yield from parts(sys.stdin.buffer)
         return
     if Path(path).is_dir():
@@ -190,7 +189,9 @@ class Writer:
     def __init__(self, path: PathLike | None = None) -> None:
         self.path = None if path is None or str(path) == "-" else Path(path).resolve()
         self._part: Path | None = None
-        self._stream: BinaryIO = sys.stdout.buffer
+        if self.path is None and sys.stdout is None:
+            raise OSError("standard output: it is closed; name a file with --output")
+        self._stream: BinaryIO = sys.stdout.buffer if self.path is None else None  # type: ignore[assignment]
 
     def __enter__(self) -> Writer:
         if self.path is None:

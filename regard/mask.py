@@ -115,8 +115,13 @@ class Mask:
     def __or__(self, other: Mask | Tensor) -> Mask:
         return Or(self, as_mask(other))
 
+    __rand__, __ror__ = __and__, __or__  # a tensor on the left; the order makes no difference
+
     def __invert__(self) -> Mask:
         return Not(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("masks combine with &, | and ~; Python's and, or and not would take one and drop the other")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(str, self.ints))})"
@@ -246,11 +251,7 @@ class Dense(Mask):
 
     def __init__(self, mask: Tensor) -> None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise TypeError(
-                f"a mask is a bool tensor (True = may attend), got {got}; "
-                "numbers to add to the scores go into regard.score.Bias"
-            )
+            raise TypeError(f"a mask is a bool tensor (True = may attend), got {_no_mask(mask)}")
         self.tensors = (mask,)
         self.varies = "".join(d for d, n in zip("SLHB", reversed(mask.shape), strict=False) if n > 1)
 
@@ -393,6 +394,17 @@ def _per_position(name: str, x: Tensor, shape: Shape, length: int) -> Tensor:
         expected = f"[{length}] or {[*shape.batch, length]}"
         raise ValueError(f"{name} must have one id per position, {expected}, got shape {list(x.shape)}")
     return x.reshape(math.prod(x.shape[:-1]), length)
+
+
+def _no_mask(given: object) -> str:
+    """What came in the place of a mask, and what to do about it."""
+    if isinstance(given, Tensor) and given.is_floating_point():
+        return f"{given.dtype}; numbers to add to the scores go into regard.score.Bias"
+    if isinstance(given, Tensor):
+        return f"{given.dtype}; write .bool() if 1 means that a key may be seen, or == 0 if it means that it is hidden"
+    if isinstance(given, type) and issubclass(given, Mask):
+        return f"the class {given.__name__}; write {given.__name__}(), with its arguments"
+    return f"{type(given).__name__}; or one of regard.mask: Causal(), Window(), Lengths(), Prefix(), Documents()"
 
 
 def _check_device(name: str, x: Tensor, shape: Shape) -> None:

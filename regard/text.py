@@ -58,6 +58,8 @@ class Subwords:
     'the cat 🐈'
     """
 
+    pad_id, bos_id, eos_id, unk_id = PAD, BOS, EOS, UNK
+
     def __init__(self, tokenizer: Tokenizer, *, lowercase: bool = False) -> None:
         self.lowercase = lowercase
         self._tokenizer = tokenizer
@@ -176,6 +178,11 @@ class Subwords:
         if id < len(SPECIAL):
             return SPECIAL[id]
         return next((name for name, i in self.extra.items() if i == id), self._bytes[id].decode(errors="replace"))
+
+    @property
+    def silent(self) -> list[int]:
+        """Tokens that are no text: the special ones, and the extra ones."""
+        return [PAD, BOS, EOS, UNK, *self.extra.values()]
 
     def names(self) -> list[str]:
         """All subwords by number, as tokenizer.json writes them: a byte is a printable character, a space is Ġ."""

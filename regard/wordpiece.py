@@ -6,17 +6,22 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.bpe import Chunks
+from regard.spelling import spaced
 from regard.text import Encoded, Subwords, checked, word_numbers, write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+_UNUSED = re.compile(r"\[unused\d+\]")
+_SILENT = re.compile(rf"\[(PAD|UNK|CLS|SEP|MASK)\]|{_UNUSED.pattern}")
 
 
 class WordPiece:
@@ -29,6 +34,8 @@ class WordPiece:
     >>> line = words.encode("The càts!")
     >>> [words.token(i) for i in line.ids], line.offsets, line.words
     (['the', 'cat', '##s', '!'], [(0, 3), (4, 7), (7, 8), (8, 9)], [0, 1, 1, 1])
+
+    ``silent`` are the tokens that are no text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -43,6 +50,8 @@ class WordPiece:
         if missing := [name for name in (PAD, UNK, CLS, SEP) if name not in known]:
             raise ValueError(f"expected the tokens {PAD} {UNK} {CLS} {SEP}; {', '.join(missing)} missing")
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = (known[name] for name in (PAD, UNK, CLS, SEP))
+        self.silent = sorted(i for name, i in known.items() if _SILENT.fullmatch(name))
+        self._silent = frozenset(self.silent)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WordPiece:
@@ -93,6 +102,23 @@ class WordPiece:
         except Exception as error:  # the library raises Exception itself
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
+    def knowing(self, character: str) -> WordPiece:
+        """The same, with a token for this character: in a vocabulary without it, one of those named [unused…]."""
+        whole = json.loads(self._tokenizer.to_str())
+        known: dict[str, int] = whole["model"]["vocab"]
+        if character in known:
+            return self
+        unused = min((i for name, i in known.items() if _UNUSED.fullmatch(name)), default=None)
+        if unused is None:
+            raise ValueError(f"expected a token {character!r} in the vocabulary, or an [unused…] one to stand for it")
+        whole["model"]["vocab"] = {character if i == unused else name: i for name, i in known.items()}
+        return WordPiece.from_json(json.dumps(whole))
+
+    @cached_property
+    def lowercase(self) -> bool:
+        """Is the case of letters lost?"""
+        return self.key("A") == "a"
+
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal subwords."""
@@ -120,8 +146,35 @@ class WordPiece:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens, as far as they tell: case, accents and spaces may be lost."""
-        text: str = self._tokenizer.decode(list(ids))
-        return text
+        return spaced([word for word, _ in self.words(ids)])
+
+    def words(self, ids: Iterable[int]) -> list[tuple[str, list[int]]]:
+        """Words and marks of tokens, silent ones left out, each with the places of the tokens that it is made of."""
+        found: list[tuple[str, list[int]]] = []
+        for place, token in enumerate(ids):
+            if token in self._silent:
+                continue
+            name = self.token(token)
+            if name.startswith("##") and found:
+                text, places = found[-1]
+                found[-1] = text + name[2:], [*places, place]
+            else:
+                found.append((name.removeprefix("##"), [place]))
+        return found
+
+    def key(self, text: str) -> str:
+        """What is left of a text before it is cut: perhaps without case and accents."""
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
+
+    def chunks(self) -> Chunks:
+        """An empty table of words and marks, to encode a corpus with."""
+        split, cut = self._tokenizer.pre_tokenizer.pre_tokenize_str, self._tokenizer.model.tokenize
+        return Chunks(
+            lambda line: [piece for piece, _ in split(self.key(checked(line)))],
+            lambda piece: [token.id for token in cut(piece)],
+            [0] * len(self),  # nothing is merged: a word may be as long as it is
+        )
 
     @staticmethod
     def _located(line: str, row: Any) -> Encoded:

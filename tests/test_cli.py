@@ -49,7 +49,10 @@ def test_a_damaged_model(run, model, tmp_path, name, change, says):
         (["translate", "-m", "{model}", "--beam", "many", "x"], "valid integer"),
         (["translate", "-m", "{model}", "--top-p", "0.5", "x"], "add --sample"),
         (["translate", "-m", "{model}", "--sample", "--top-p", "2", "x"], "top_p"),
-        (["translate", "-m", "{model}", "--layer", "9", "--alignment", "x"], "layer: expected one of 2, got 9"),
+        (
+            ["translate", "-m", "{model}", "--layer", "9", "--alignment", "x"],
+            "layer: expected one of 2, counted from 0",
+        ),
         (["translate", "-m", "{model}", "--min-length", "9", "--max-length", "3", "x"], "minimum"),
         (["translate", "-m", "{model}", "--device", "abacus", "x"], "abacus"),
         (["translate", "-m", "{model}", "--device", "cuda", "--int8", "x"], "device"),

@@ -79,4 +79,9 @@ def test_without_a_model_pairs_are_aligned_by_counting(run, files):
     done = run("align", "--statistical", "-", stdin=b"the dog ||| le chien\nthe\n")
     assert done.out.splitlines() == [b"0-0 1-1", b""] and "standard input:2: expected a source and a target" in done.err
     done = run("align", "--statistical", *both, "--show")
-    assert done.code == 2 and "leave out --reverse and --show" in done.err
+    assert done.code == 2 and "leave out --reverse, --show, --layer" in done.err
+
+
+def test_counting_has_no_layers_and_heads(run, files):
+    done = run("align", "--statistical", files / "test.en", files / "test.fr", "--layer", 1)
+    assert done.code == 2 and "--statistical needs no model: leave out" in done.err

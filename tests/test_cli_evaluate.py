@@ -93,3 +93,8 @@ def test_evaluate_refuses():
         evaluate(["a", "b"], ["a"])
     with pytest.raises(ValueError, match="samples: expected at least 1"):
         compare(["a"], ["a"], ["a"], samples=0)
+
+
+def test_a_bootstrap_of_one_output_compares_nothing_and_is_refused(run, files):
+    done = run("evaluate", files / "test.fr", "-r", files / "test.fr", "--bootstrap", 10)
+    assert done.code == 2 and "give two or more files or models" in done.err

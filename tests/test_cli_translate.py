@@ -253,6 +253,37 @@ def test_nobody_reads_on(model):
     assert done.stdout.decode() == TARGETS[0] + "\n" and done.stderr == b""
 
 
+@pytest.mark.parametrize(("closed", "told"), [("<&-", "standard input: it is closed"), (">&-", "--output")])
+def test_a_closed_stream_is_told_in_a_line(model, closed, told):
+    text = "" if closed == "<&-" else "'the dog sees a cat .'"
+    command = f"{sys.executable} -m regard translate -m {model} {text} {closed}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, shell=True, capture_output=True, check=False, env=environment)
+    lines = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout, len(lines)) == (2, b"", 1) and told in lines[0]
+
+
+def test_reports_stay_out_of_the_output_when_there_is_nowhere_to_report(model):
+    command = f"{sys.executable} -m regard translate -m {model} 2>&-"
+    environment, text = os.environ | {"PYTHONPATH": str(ROOT)}, SOURCES[0].encode() + b"\n\377\n"
+    done = subprocess.run(command, shell=True, input=text, capture_output=True, check=False, env=environment)
+    assert done.stdout.decode() == TARGETS[0] + "\n\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--score", "test.fr", "--show"), "--score translates nothing: leave out"),
+        (("--score", "test.fr", "--nbest", 3), "--score translates nothing: leave out"),
+        (("--layer", 1), "--layer and --head say what is shown: add --alignment"),
+        (("--head", 0), "--layer and --head say what is shown: add --alignment"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(run, model, files, options, told):
+    done = run("translate", "-m", model, "-i", files / "test.en", *options)
+    assert done.code == 2 and told in done.err and done.out == b""
+
+
 def test_a_terminal_gets_a_bar_and_answers_at_once(model):
     """Through a pseudo-terminal: what is typed is answered before the input ends."""
     pty = pytest.importorskip("pty")

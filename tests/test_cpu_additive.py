@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -265,3 +267,37 @@ def test_first_call_says_what_it_does(tmp_path: object) -> None:
     env = {"NUMBA_CACHE_DIR": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(sys.path)}
     first = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert "preparing the additive attention kernel (compiled once" in first.stderr
+
+
+KEYS = """
+import sys, types
+for name in ("regard", "regard.kernels", "regard.kernels.cpu_additive"):  # the loops alone, without PyTorch
+    sys.modules[name] = package = types.ModuleType(name)
+    package.__path__ = [name.replace(".", "/")]
+import numpy as np
+from regard.kernels.cpu_additive import _numba as loops
+made, top = np.zeros((1, 1, 4, 3), np.float32), np.zeros((1, 4), np.float32)
+loops.keys(0, 1, np.ones((1, 1, 3, 4), np.float32), made, top, True)
+print(made.max(), sum(loops.keys.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_cached_goes_out_of_date_with_any_file_of_the_loops(tmp_path: Path) -> None:
+    """`keys` stands in one file and calls `_query` in another, whose change numba itself would not see."""
+    folder = tmp_path / "regard/kernels/cpu_additive/_numba"
+    shutil.copytree(Path(cpu_additive.__file__).parent / "_numba", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    env = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+
+    def doubled_and_hits() -> list[str]:
+        done = subprocess.run([sys.executable, "-c", KEYS], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    assert doubled_and_hits() == ["2.0", "0"]
+    assert doubled_and_hits() == ["2.0", "1"]
+    other = folder / "_fractions.py"
+    text = other.read_text()
+    assert "out[d] = a[d] + a[d]\n" in text
+    other.write_text(text.replace("out[d] = a[d] + a[d]\n", "out[d] = a[d] + a[d] + a[d]\n"))
+    assert doubled_and_hits() == ["3.0", "0"]

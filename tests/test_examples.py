@@ -34,6 +34,13 @@ def numbers(line):
     return [float(x) for x in re.findall(r"-?\d+\.\d+", line)]
 
 
+def test_a_terminal_without_these_signs_gets_others(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, str(EXAMPLES / "one_score_by_hand.py")]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert done.returncode == 0 and b"steps(q, k, v).weights" in done.stdout, done.stderr
+
+
 def test_four_steps(run):
     out = run("four_steps")
     assert "Embeddings x, shape [3, 512]" in out and "Queries Q = x W_Q, shape [3, 64]" in out

@@ -18,8 +18,8 @@ from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 from regard.score import Additive, Dot, Location, PerHead, Relative, Rotary
 from regard.store import read_toml
 from regard.tasks._guided import Guide, WordLinks, guided_loss
-from regard.tasks._settings import Data, Fitted, Settings, Training
 from regard.tasks._pairs import filled
+from regard.tasks._settings import Data, Fitted, Settings, Training
 from regard.tasks.translation import Objective, Translation, main
 from regard.text import PAD, Subwords
 from regard.train import Position, Ranks

@@ -146,6 +146,12 @@ def test_a_bool_tensor_is_a_mask_alone_and_combined():
     assert torch.equal(both, regard.steps(q, k, v, mask=Causal() & Dense(seen)).masked)
 
 
+def test_a_bool_tensor_may_stand_on_the_left():
+    seen = torch.rand(4, 4) < 0.5
+    assert torch.equal((seen & Causal()).dense(4), (Causal() & seen).dense(4))
+    assert torch.equal((seen | Causal()).dense(4), (Causal() | seen).dense(4))
+
+
 @pytest.mark.parametrize("kind", [Lengths, Prefix])
 @pytest.mark.parametrize("n", [3, [3], (3,), torch.tensor(3), torch.tensor([3]), torch.tensor([3, 3])], ids=str)
 def test_a_count_in_every_form(kind, n):

@@ -145,6 +145,52 @@ def test_cache_refuses_gradients_overflow_and_cross_attention() -> None:
         Cache(0)
 
 
+@pytest.mark.parametrize("max_length", [None, 12])
+def test_cache_refuses_another_batch_instead_of_broadcasting_it(max_length: int | None) -> None:
+    attention, x, cache = module("dot"), inputs(5), Cache(max_length)
+    with torch.no_grad():
+        attention(x, mask=Causal(), cache=cache)
+        with pytest.raises(ValueError, match=r"holds \[3, .*, length, .*\], got \[1, .*reorder\(items\)"):
+            attention(x[:1, :1], mask=Causal(), cache=cache)
+
+
+@torch.no_grad()
+def test_each_layer_needs_a_cache_of_its_own() -> None:
+    attention, other, x, cache = module("dot"), module("dot"), inputs(5), Cache()
+    first = attention(x, mask=Causal(), cache=cache)
+    with pytest.raises(ValueError, match="another layer's keys; each layer needs a Cache of its own"):
+        other(first, mask=Causal(), cache=cache)
+    copies = copy.deepcopy((attention, cache))
+    torch.testing.assert_close(
+        copies[0](x[:, :1], mask=Causal(), cache=copies[1]), attention(x[:, :1], mask=Causal(), cache=cache)
+    )
+    cache.reset()
+    torch.testing.assert_close(other(x, mask=Causal(), cache=cache), other(x, mask=Causal()))
+
+
+def test_a_score_that_is_none_is_named() -> None:
+    with pytest.raises(TypeError, match=r"regard.score.Score, such as Additive\(16, 16, 8\), got str"):
+        MultiHeadAttention(8, 2, score="additive")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got the class Additive; give it its dims"):
+        MultiHeadAttention(8, 2, score=Additive)  # type: ignore[arg-type]
+
+
+def test_weights_of_pytorch_with_other_heads_are_refused() -> None:
+    ours = MultiHeadAttention(32, 4, kv_heads=2)
+    with pytest.raises(ValueError, match=r"in_proj_weight has 96 rows, .* 32 \+ 16 \+ 16 .*key/value heads"):
+        ours.load_state_dict(torch.nn.MultiheadAttention(32, 4).state_dict())
+
+
+def test_what_pytorch_refuses_of_masks_is_refused_after_replacing_too() -> None:
+    layer, x = torch.nn.MultiheadAttention(32, 4, batch_first=True), torch.randn(2, 5, 32)
+    replace(layer)
+    with pytest.raises(ValueError, match=r"is_causal=True only says of an attn_mask .*got no attn_mask"):
+        layer(x, x, x, is_causal=True)
+    added, padding = torch.zeros(5, 5), torch.zeros(2, 5, dtype=torch.uint8)
+    with pytest.raises(TypeError, match=r"key_padding_mask must be bool \(True = ignore\) .*got torch.uint8"):
+        layer(x, x, x, attn_mask=added, key_padding_mask=padding)
+
+
 def test_cross_attention_keys_are_computed_once() -> None:
     attention, x, memory = module("additive"), inputs(4), inputs(7)
     known = attention.keys_values(memory)

@@ -234,7 +234,7 @@ def test_what_is_no_text_is_told(run, folder, tmp_path):
     cases = {
         "empty": (b" \n", "expected a text, but it is empty"),
         "binary": (b"ab\x00cd", "expected a text, got a binary file (a zero byte at 2)"),
-        "latin": ("é".encode("latin-1"), "expected a text in UTF-8 (byte 0xe9 at 0 is not)"),
+        "latin": ("é".encode("latin-1"), "expected a text, but it is not UTF-8 (byte 0xe9 at 0)"),
     }
     for name, (content, message) in cases.items():
         (tmp_path / name).write_bytes(content)

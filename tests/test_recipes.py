@@ -36,7 +36,7 @@ def script(name):
 
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
-aligner, install, tune = map(script, ("aligner", "install", "tune"))
+aligner, install, tune, variants = map(script, ("aligner", "install", "tune", "variants"))
 
 
 def put(path, *lines):
@@ -122,7 +122,24 @@ def prepared(corpora, tmp_path):
     return out, counts
 
 
-TRAINING = ("tatoeba", "laws", "docs", "novels")
+TRAINING = ("tatoeba", "variants", "laws", "docs", "novels")
+
+
+def test_variants_are_what_users_write(prepared):
+    tom = [("Tom isn't in Bern.", "Tom n'est pas à Berne."), ("I don't like Tom.", "Je n'aime pas Tom.")] * 200
+    some = variants.variants([*tom, ("Will you go?", "Tu iras ?")])
+    assert some == variants.variants([*tom, ("Will you go?", "Tu iras ?")]) != variants.variants(tom, seed=1)
+    shouted = [(en, fr) for en, fr in some if en.isupper()]
+    careless = [(en, fr) for en, fr in some if en.islower() and "@" not in en and "example" not in en]
+    named = [(en, fr) for en, fr in some if not en.isupper() and not en.islower()]
+    assert ("TOM ISN'T IN BERN.", "TOM N'EST PAS À BERNE.") in shouted
+    assert {("i dont like tom", "Je n'aime pas Tom"), ("i don't like tom.", "Je n'aime pas Tom.")} <= {*careless}
+    assert len(named) > 150 and not any("Tom" in en + fr for en, fr in named)
+    for en, fr in named:
+        new = en.removeprefix("I don't like ").removesuffix(".").removesuffix(" isn't in Bern")
+        assert fr in (f"{new} n'est pas à Berne.", f"Je n'aime pas {new}.") and new[0] not in "AEIOUHaeiouh"
+    assert variants.names(tom) == {"Tom"}  # Bern is Berne in French
+    assert prepared[1]["variants"]["kept"] == len(got(prepared[0] / "variants.tsv.gz")) > 0
 
 
 def test_nothing_of_a_test_is_trained_on(prepared, corpora):
@@ -281,7 +298,7 @@ def test_settings_can_be_trained_with(name):
         stored = pack({k: torch.zeros(v.shape) for k, v in model.state_dict().items()}, "int8")
         assert 14e6 < sum(t.nbytes for t in stored.values()) < 16 * 2**20
     names = [Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in fitted.data.corpora]
-    assert set(names) <= {"tatoeba", "laws", "docs", "mono"}
+    assert set(names) <= {"tatoeba", "variants", "laws", "docs", "mono"}
 
 
 def test_counters_name_everything():

@@ -111,7 +111,12 @@ def test_tsv(tmp_path):
         ("a.json", squad([{"text": "Bo", "answer_start": 3}]), "'Bo' is not at character 3 of the context"),
         ("a.json", squad([{"text": "Bo", "answer_start": -2}]), "is not at character -2"),
         ("a.json", squad([{"text": "Eve"}]), "'Eve' is not in the context"),
-        ("a.jsonl", "{}\n", "a.jsonl:1: no text under a key .expected a string under 'context'"),
+        (
+            "a.jsonl",
+            "{}\n",
+            "a.jsonl:1: no text under a key .expected a string under .context., got no .* none",
+        ),
+        ("a.jsonl", '{"text": "x"}\n', "under 'context', got no such key, but 'text'.*--set data.bad=skip"),
         ("a.jsonl", '{"context": "x", "question": " "}\n', "empty side .question"),
         ("a.jsonl", '{"context": "x", "question": "y", "answers": [3]}\n', "expected the text of an answer, got 3"),
         ("a.jsonl", "nonsense\n", "a.jsonl:1: not JSON"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regard
+from regard.console import sources_drawn
 from regard.decode import Hypothesis
 from regard.summarizer import Read, likest, summary_of
 from regard.text import Subwords
@@ -143,6 +144,14 @@ def test_long_documents_are_read_whole_or_refused(folder, summarizer):
         summarizer.limit = regard.summarizer.LIMIT
 
 
+def test_a_narrow_terminal_gets_narrow_lines(monkeypatch, summarizer):
+    (output,) = summarizer.outputs([CHAT])
+    for terminal, most in ((40, 40), (300, 100)):
+        monkeypatch.setenv("COLUMNS", str(terminal))
+        drawn = sources_drawn(output.summaries[0])
+        assert most - 20 < max(map(len, drawn)) <= most
+
+
 def test_a_folder_of_another_task_is_told(folder, model):
     with pytest.raises(ValueError, match="a model for summarization, and one for translation is needed"):
         regard.translator.load(folder)
@@ -188,7 +197,7 @@ def test_show_draws_what_was_copied(run, folder):
     [
         ([], b"", "standard input: the document is empty"),
         ([], b"\x00\x01", "binary data"),
-        ([], b"abc\xff", "not text in UTF-8 (byte 0xff at 3)"),
+        ([], b"abc\xff", "not UTF-8 (byte 0xff at 3)"),
         (["--key", "d"], b"{", "standard input:1: not JSON"),
         (["--key", "d"], b'{"x": "y"}', "expected a string or a list of strings under 'd'"),
         (["--key", "d", "--lines"], b"", "give one of them"),

@@ -106,6 +106,9 @@ def test_steps_add_up():
     whole = sum(trace.steps(0, head, 5, item=1).output for head in range(4)) + module.out_proj.bias
     torch.testing.assert_close(whole, out[1, 5])
     assert shown.score == "Softcap(Dot()) + ALiBi()" and not shown.counterfactual
+    lines = repr(shown).splitlines()  # for a prompt: a line per step, not all of its numbers
+    assert len(lines) == 19 and max(map(len, lines)) < 80
+    assert lines[1].split()[:4] == ["query_input", "[32]", f"{x[1, 5].min():.4g}", "…"]
 
 
 def test_another_score_on_the_same_queries_and_keys():
@@ -444,6 +447,20 @@ def test_wrong_addresses(ask, text):
         module(torch.randn(1, 5, 32, dtype=torch.float64))
     with pytest.raises(ValueError, match=text):
         ask(trace)
+
+
+@pytest.mark.parametrize("heads", [{2: [3]}, {("self", 0): None}, {("self",): [0]}])
+def test_heads_to_leave_out_are_asked_for_by_kind_and_layer(heads):
+    module = attention(Dot()).eval()
+    with regard.record(module) as trace:
+        module(torch.randn(1, 3, 32, dtype=torch.float64))
+    with pytest.raises(TypeError, match=r"\{\(kind, layer\): heads\}, as in \{\(\"self\", 2\): \[3\]\}, got"):
+        trace.ablate(heads)
+
+
+def test_what_is_no_module_cannot_be_recorded():
+    with pytest.raises(TypeError, match=r"record takes a torch.nn.Module.*got int"), regard.record(3):
+        pass
 
 
 def test_without_names_the_modules_that_did_not_run():

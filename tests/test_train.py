@@ -198,6 +198,26 @@ def test_an_update_is_adam_with_clipping():
     torch.testing.assert_close(objective.model.weight, plain.model.weight, rtol=1e-12, atol=0)
 
 
+def test_parameters_learn_at_their_own_pace():
+    x, y = line_data(8)
+    objective, plain = make_line(), make_line()
+    weight, bias = objective.model.parameters()
+    settings = Settings(warmup=2, lr=0.1, clip=0.01)
+    engine = Engine(objective, settings, CPU, 2, {bias: 0.25})
+    groups = [{"params": [p]} for p in plain.parameters()]
+    theirs = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
+    for update in (1, 2, 3):
+        engine.update([((x, y), 8)], update)
+        for group, pace in zip(theirs.param_groups, (1.0, 0.25), strict=True):
+            group["lr"] = pace * settings.rate(update)
+        theirs.zero_grad()
+        (plain(x, y)[0] / 8).backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+        theirs.step()
+    torch.testing.assert_close(weight, plain.model.weight, rtol=1e-12, atol=0)
+    torch.testing.assert_close(bias, plain.model.bias, rtol=1e-12, atol=0)
+
+
 def test_dropout_depends_on_where_the_run_stands_alone():
     def draw(*where):
         seed_dropout(*where, CPU)
@@ -263,6 +283,9 @@ class LineTask:
         self.objective = make_line()
         self.model = self.objective.model
         self.script, self.wrong_at, self.validated = script, wrong_at, 0
+
+    def pace(self, name):
+        return 1.0
 
     def steps(self, position, ranks):
         while True:

@@ -135,6 +135,15 @@ def test_other_settings_are_refused_by_name(data):
     assert before == {p: p.stat().st_mtime_ns for p in (data / "m").rglob("*")}
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_mended(data):
+    code, said = train(data, "--out", "m", "--set", "training.updates=4", "--set", "model.cross_score=foo")
+    assert code == 2 and "score kind must be one of" in said
+    code, said = train(data, "--out", "m", "--set", "training.updates=4", "--set", "subwords.vocab_size=300")
+    assert code == 0 and "this one begins anew" in said
+    assert train(data, "--out", "whole", "--set", "training.updates=4", "--set", "subwords.vocab_size=300")[0] == 0
+    assert weights(data / "m") == weights(data / "whole")
+
+
 def test_settings_that_change_nothing_learned_may_differ(data):
     short = ("--out", "m", "--set", "training.updates=4")
     assert train(data, *short)[0] == 0

@@ -5,7 +5,6 @@ to its type, and, for half types, by what the series is wrong by: 4 times its to
 gradient (its slope is that much worse), more where these cancel. Against the series in float64 it must be much closer.
 """
 
-import importlib
 import os
 from dataclasses import replace
 from unittest import mock
@@ -20,9 +19,17 @@ if DEVICE == "cpu":
 pytest.importorskip("triton")
 
 import regard  # noqa: E402
-from regard.kernels import _op, _triton_additive, reference, triton_additive  # noqa: E402, F401
+from regard.kernels import _op, reference, triton_additive  # noqa: E402
 from regard.kernels._tanh_series import SERIES  # noqa: E402
-from regard.kernels.triton_additive import TOLERANCE, Config, Rows, Tiles, TritonAdditive  # noqa: E402
+from regard.kernels.triton_additive import (  # noqa: E402
+    TOLERANCE,
+    Config,
+    Rows,
+    Tiles,
+    TritonAdditive,
+    _backward,
+    _device,  # noqa: F401
+)
 from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window  # noqa: E402
 from regard.score import Additive, ALiBi, Bias, Key, Location, Softcap  # noqa: E402
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms  # noqa: E402
@@ -321,7 +328,7 @@ def test_strides(dtype):
 @pytest.mark.parametrize("room", [1, 3 * 2**12, 3 * 2**13])
 def test_a_small_workspace_takes_several_passes(room, dtype):
     p = problem(dtype, batch=2, heads=3, kv_heads=3, queries=20, keys=70, dim=4, mask=Causal(), offset=45)
-    with mock.patch.object(triton_additive, "WORKSPACE", room * p.v.element_size() // 2):
+    with mock.patch.object(_backward, "WORKSPACE", room * p.v.element_size() // 2):
         check(p, SMALL)
 
 
@@ -582,10 +589,7 @@ def test_it_says_what_it_cannot_do(monkeypatch):
         (lambda: Additive(6, 6, 3) + Additive(6, 6, 2), None),
     ],
 )
-def test_through_attend(make, mask, dtype, monkeypatch):
-    plan, attend = (importlib.import_module(f"regard.{name}") for name in ("plan", "attend"))
-    monkeypatch.setitem(plan.KERNELS, "triton_additive", triton_additive)
-    monkeypatch.setattr(attend, "BACKENDS", ("auto", *plan.KERNELS))
+def test_through_attend(make, mask, dtype):
     module = make().to(DEVICE, dtype)
     mask = Lengths(mask.tensors[0].to(DEVICE)) if isinstance(mask, Lengths) else mask
     q, k, v = (torch.randn(2, h, n, 6).to(DEVICE, dtype).requires_grad_() for h, n in ((4, 7), (2, 9), (2, 9)))

@@ -22,7 +22,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import regard  # noqa: E402
-from regard.kernels import _dropout, _triton_offset, triton_offset  # noqa: E402, F401
+from regard.kernels import _dropout, triton_offset  # noqa: E402
+from regard.kernels.triton_offset import _device, _gradients  # noqa: E402, F401
 from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window  # noqa: E402
 from regard.score import Additive, ALiBi, Bias, Dot, Key, Location, Relative, Softcap, T5Bias  # noqa: E402
 from regard.terms import DotTerm, OffsetTerm, Problem, Terms  # noqa: E402
@@ -247,7 +248,7 @@ def compare(case):
                 config = triton_offset.Config(*case.tile, 4, stages)
                 patch.setattr(triton_offset, "configure", lambda kernel, p: config)
             if case.splits > 1:
-                patch.setattr(triton_offset, "_splits", lambda p, config: case.splits)
+                patch.setattr(triton_offset, "split_keys", lambda p, config: case.splits)
             ours = run(made, case.dtype, NAME)
     finally:
         torch.use_deterministic_algorithms(False)
@@ -397,7 +398,7 @@ def test_the_same_call_gives_the_same_bits(monkeypatch):
 
 
 def test_a_shared_table_is_summed_some_heads_at_a_time(monkeypatch):
-    monkeypatch.setattr(triton_offset, "SCRATCH_BYTES", 4 * 20 * 13 * 2)  # room for two of six heads
+    monkeypatch.setattr(_gradients, "SCRATCH_BYTES", 4 * 20 * 13 * 2)  # room for two of six heads
     compare(Case("t5", 20, 20, 6, batch=2, heads=3, kv_heads=3, tile=(32, 32)))
 
 

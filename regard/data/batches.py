@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.bpe import Integers, Ragged, line_keys, mix
 from regard.data.corpus import Corpus
-from regard.text import BOS, EOS, PAD
+from regard.text import EOS, PAD
 
 Item = TypeVar("Item")
 _ORDER, _SHARE, _SHUFFLE = 101, 102, 103  # what a hash is for, so that no two are alike
@@ -83,10 +83,11 @@ class Batches(Sequence[Batch]):
         lengths = [self._lengths(side, whole) + 1 for side in (0, 1)]
         source, target = (self._take(side, own) for side in (0, 1))
         s, t = (_up(int(length.max()), self._multiple) for length in lengths)
-        target_out = _padded(target, t, last=EOS)
+        words = self._corpus.subwords
+        target_out = _padded(target, t, last=words.eos_id)
         return Batch(
-            source=_padded(source, s, last=EOS),
-            target_in=_padded(target, t, first=BOS),
+            source=_padded(source, s, last=words.eos_id),
+            target_in=_padded(target, t, first=words.bos_id),
             target_out=torch.full_like(target_out, PAD) if idle else target_out,
             source_lengths=torch.from_numpy(source.lengths + 1),
             target_lengths=torch.from_numpy(target.lengths + 1),

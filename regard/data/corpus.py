@@ -19,6 +19,7 @@ import numpy as np
 from regard.bpe import Chunks, Integers, Ragged, line_keys
 from regard.data.readers import Pairs, Policy, Reader, Report, read
 from regard.text import Subwords, write_whole
+from regard.wordpiece import Cutter
 
 FORMAT = 1  # of the cache
 
@@ -62,7 +63,7 @@ class Corpus:
     (2, ('the dog', 'le chien'))
     """
 
-    subwords: Subwords
+    subwords: Cutter
     sides: tuple[Ragged, Ragged]
     table: Ragged
     parts: list[Part]
@@ -72,7 +73,7 @@ class Corpus:
     def build(
         cls,
         readers: Sequence[Reader],
-        subwords: Subwords,
+        subwords: Cutter,
         *,
         limits: Limits = Limits(),  # noqa: B008, frozen
         bad: Policy = "raise",
@@ -137,6 +138,8 @@ class Corpus:
 
         With ``alike`` a word is cut the same way in all of a pair, so that a copied one stays a copy.
         """
+        if not isinstance(self.subwords, Subwords):
+            raise ValueError("BPE-dropout is for subwords that were learned by merging: expected subwords.dropout = 0")
         keys = line_keys(seed, epoch, 0 if alike else side, rows + (copies.astype(np.int64) << 40))
         return self.subwords.dropout.draw(self.sides[side].take(rows), self.table, keys, dropout, alike=alike)
 
@@ -148,7 +151,7 @@ class Corpus:
 
 def _tokenise(
     readers: Sequence[Reader],
-    subwords: Subwords,
+    subwords: Cutter,
     limits: Limits,
     bad: Policy,
     progress: Callable[[int], None] | None,
@@ -186,7 +189,7 @@ def _compact(values: array[int], offsets: array[int], chunks: Chunks) -> Ragged:
 # --- the cache: plain .npy files, and a small JSON file that is written last ---
 
 
-def _key(readers: Sequence[Reader], subwords: Subwords, limits: Limits, bad: Policy) -> str:
+def _key(readers: Sequence[Reader], subwords: Cutter, limits: Limits, bad: Policy) -> str:
     what: list[object] = [FORMAT, subwords.fingerprint, asdict(limits), bad]
     for reader in readers:
         what.append(repr(reader) if not isinstance(reader, Pairs) else [reader.name, reader.weight, list(reader.pairs)])
@@ -217,7 +220,7 @@ def _save(folder: Path, corpus: Corpus) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _load(folder: Path, subwords: Subwords) -> Corpus | None:
+def _load(folder: Path, subwords: Cutter) -> Corpus | None:
     """What is there, or None: a damaged cache is made again."""
     try:
         about = json.loads((folder / "corpus.json").read_bytes())

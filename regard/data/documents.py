@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from regard.data.readers import Bad, PathLike, Row, Tsv, _decoded, _lines, _pair
+from regard.data.readers import Bad, PathLike, Row, Tsv, _OneFile, _pair, numbered, parsed
 
 MARK = "¶"  # stands for the end of a line
 _SPACE = re.compile(r"\s+")
@@ -48,7 +46,7 @@ def _instead(gap: str) -> str:
 
 
 @dataclass(frozen=True)
-class Documents:
+class Documents(_OneFile):
     """A file of documents with summaries, each made one line by :func:`flat`.
 
     A name that ends in .tsv (or .tsv.gz) is of two ``columns``; any other is JSON lines with the texts under ``keys``.
@@ -60,22 +58,12 @@ class Documents:
     columns: tuple[int, int] = (0, 1)
     weight: float = 1.0
 
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        return (Path(self.path),)
-
     def rows(self) -> Iterator[Row]:
         if self.name.removesuffix(".gz").endswith(".tsv"):
             for row in Tsv(self.path, self.columns).rows():
                 yield row if isinstance(row, Bad) else (flat(row[0]), flat(row[1]))
             return
-        for number, line in enumerate(_lines(Path(self.path)), 1):
-            where = f"{self.path}:{number}"
-            text = _decoded(line, where)
+        for where, text in numbered(self.path):
             yield from [text] if isinstance(text, Bad) else self._pairs(text, where)
 
     def _pairs(self, line: str, where: str) -> Iterator[Row]:
@@ -92,21 +80,12 @@ class Documents:
             yield _pair(flat("\n".join(source)), flat(target), where, where)
 
 
-def parsed(line: str, where: str) -> dict[str, Any] | Bad:
-    """The JSON object of a line."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return Bad(where, "not JSON", str(error))
-    return entry if isinstance(entry, dict) else Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
-
-
 def texts_of(entry: dict[str, Any], key: str, where: str) -> list[str] | Bad:
     """The texts under a key: a string, or a list of some."""
     value = entry.get(key)
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return texts
-    got = f"a {type(value).__name__}" if key in entry else f"no such key, but {', '.join(map(repr, entry))}"
+    got = f"a {type(value).__name__}" if key in entry else f"no such key, but {', '.join(map(repr, entry)) or 'none'}"
     expected = f"expected a string or a list of strings under {key!r}, got {got}"
     return Bad(where, "no text under a key", expected)

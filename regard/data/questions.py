@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.readers import Bad, Policy, Report, _decoded, _lines, sifted
+from regard.data.readers import Bad, Policy, Report, numbered, parsed, sifted
 
 KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
 
@@ -76,19 +76,18 @@ def _squad(path: Path) -> Iterator[Question | Bad]:
 
 
 def _by_line(path: Path, make: Any) -> Iterator[Question | Bad]:
-    for number, line in enumerate(_lines(path), 1):
-        where = f"{path}:{number}"
-        text = _decoded(line, where)
+    for where, text in numbered(path):
         yield text if isinstance(text, Bad) else make(text, where)
 
 
 def _json_line(text: str, where: str) -> Question | Bad:
-    try:
-        entry = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return Bad(where, "not JSON", str(error))
-    if not isinstance(entry, dict):
-        return Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
+    entry = parsed(text, where)
+    if isinstance(entry, Bad):
+        return entry
+    for key in ("context", "question"):
+        if key not in entry:
+            got = f"no such key, but {', '.join(map(repr, entry)) or 'none'}"
+            return Bad(where, "no text under a key", f"expected a string under {key!r}, got {got}")
     return _question(
         entry.get("context"), entry.get("question"), entry.get("answers", []), where, str(entry.get("id", ""))
     )

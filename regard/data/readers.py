@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 PathLike = str | os.PathLike[str]
 Policy = Literal["raise", "skip"]
@@ -96,9 +96,7 @@ class _OneFile:
         return (Path(self.path),)
 
     def rows(self) -> Iterator[Row]:
-        for number, line in enumerate(_lines(Path(self.path)), 1):
-            where = f"{self.path}:{number}"
-            text = _decoded(line, where)
+        for where, text in numbered(self.path):
             yield text if isinstance(text, Bad) else self._row(text, where)
 
     def _row(self, text: str, where: str) -> Row:
@@ -139,12 +137,9 @@ class JsonLines(_OneFile):
     weight: float = 1.0
 
     def _row(self, text: str, where: str) -> Row:
-        try:
-            entry = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            return Bad(where, "not JSON", str(error))
-        if not isinstance(entry, dict):
-            return Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
+        entry = parsed(text, where)
+        if isinstance(entry, Bad):
+            return entry
         for key in self.keys:
             if not isinstance(entry.get(key), str):
                 got = f"a {type(entry[key]).__name__}" if key in entry else "no such key"
@@ -209,7 +204,7 @@ def sifted(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[
             yield row
             continue
         if bad == "raise":
-            raise ValueError(f"{row}; mend it, or skip bad lines")
+            raise ValueError(f'{row}; mend it, or skip bad lines: bad="skip", in a command --set data.bad=skip')
         report.bad[row.kind] += 1
         if len(report.shown) < SHOWN:
             report.shown.append(str(row))
@@ -220,6 +215,22 @@ def texts(readers: Iterable[Reader], *, bad: Policy = "raise") -> Iterator[str]:
     for reader in readers:
         for pair in read(reader, bad=bad):
             yield from pair
+
+
+def numbered(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
+    """The lines of a file, each after where it is."""
+    for number, line in enumerate(_lines(Path(path)), 1):
+        where = f"{path}:{number}"
+        yield where, _decoded(line, where)
+
+
+def parsed(line: str, where: str) -> dict[str, Any] | Bad:
+    """The JSON object of a line."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Bad(where, "not JSON", str(error))
+    return entry if isinstance(entry, dict) else Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:

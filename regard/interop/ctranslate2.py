@@ -124,6 +124,8 @@ def refuse(model: Transformer | RNNSeq2Seq) -> None:
     c = model.config
     if not (c.encoder_layers and c.decoder_layers):
         raise ValueError("only a model with an encoder and a decoder can be exported; this one lacks one of them")
+    if c.norm_first() != c.norm_first(decoder=True):
+        raise ValueError("CTranslate2 has norms in one place: a decoder_norm other than norm cannot be exported")
     for name, attention in model.named_modules():
         if isinstance(attention, MultiHeadAttention) and type(attention.score) is not Dot:
             kind = type(attention.score).__name__

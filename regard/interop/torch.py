@@ -97,6 +97,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         """PyTorch's masks, where True hides and floats are added, as a mask and a bias of ours."""
         mask: Mask | None = None
         bias: Tensor | None = None
+        _check_masks(attn_mask, padding, is_causal)
         if attn_mask is not None and attn_mask.ndim == 3:
             attn_mask = attn_mask.unflatten(0, (batch, self.num_heads))
         if padding is not None:
@@ -111,3 +112,15 @@ class MultiheadAttention(nn.MultiheadAttention):
             else:
                 bias = given if bias is None else bias + given
         return mask, bias
+
+
+def _check_masks(attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool) -> None:
+    """What PyTorch refuses would otherwise be added to the scores, or not be masked at all."""
+    if is_causal and attn_mask is None:
+        raise ValueError(
+            "is_causal=True only says of an attn_mask that it is causal, got no attn_mask; "
+            "nn.Transformer.generate_square_subsequent_mask(length) makes one"
+        )
+    for name, given in (("attn_mask", attn_mask), ("key_padding_mask", padding)):
+        if given is not None and given.dtype != torch.bool and not given.is_floating_point():
+            raise TypeError(f"{name} must be bool (True = ignore) or floating point (added), got {given.dtype}")

@@ -23,11 +23,16 @@ def mix(x: Tensor) -> Tensor:
 
 def keep(p: float, seed: Tensor, batch: Tensor, heads: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
     """Which pairs survive: bool [B, H, l, s] for seed [B|1] and indices [B], [H], [l], [s]."""
-    x = mix((seed & _LOW) ^ mix((seed >> 32) & _LOW))[:, None, None]
-    x = mix(x ^ mix(batch[:, None, None] + 0x9E3779B9))
-    x = mix(x ^ mix(heads[:, None] + 0x85EBCA6B))
+    x = head_keys(seed, batch, heads)[..., None]
     x = mix(x ^ mix(rows + 0xC2B2AE35))[..., None]
     return mix(x ^ mix(cols + 0x27D4EB2F)) >= round(p * 2**32)
+
+
+def head_keys(seed: Tensor, batch: Tensor, heads: Tensor) -> Tensor:
+    """The part of the hash that is the same for a whole head, [B, H], for seed [B|1] and indices [B], [H]."""
+    x = mix((seed & _LOW) ^ mix((seed >> 32) & _LOW))[:, None]
+    x = mix(x ^ mix(batch[:, None] + 0x9E3779B9))
+    return mix(x ^ mix(heads + 0x85EBCA6B))
 
 
 def head_index(first: int, heads: int, device: torch.device) -> Tensor:

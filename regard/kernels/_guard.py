@@ -1,27 +1,75 @@
-"""Masked NaN and Inf on a GPU: taken out of q, k and v in one launch, put back where a row may see them in another.
+"""Masked NaN and Inf: taken out of q, k and v before a kernel runs, and put back where a row may see them.
 
 On a CPU a look at the data tells that there is nothing to do. On a GPU looking would wait for it, so everything is
-copied clean: one pass over q, k and v. A mark per vector says what was not finite, and a kernel makes the rows NaN that
-may see a marked one. Such rows have no gradient, so what was taken out has none either: backward, cleaning is nothing.
-
-``attend`` does the same with PyTorch's own operations where a program is traced or transformed.
+copied clean: one pass over q, k and v, in one launch. A mark per vector says what was not finite, and a kernel makes
+the rows NaN that may see a marked one. Such rows have no gradient, so what was taken out has none either: backward,
+cleaning is nothing. Where a program is traced or transformed, PyTorch's own operations do the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
+import math
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.kernels._launch import launchers
+from regard.kernels._launch import launchers, on, power
 
 TRITON_MISSING = importlib.util.find_spec("triton") is None
 NUMBERS = 4096  # that a program cleans
 Cleaned = tuple[Tensor, Tensor, list[Tensor], Tensor, Tensor]
+
+
+def take_out(
+    q: Tensor, v: Tensor, keys: list[Tensor], places: list[slice]
+) -> tuple[Tensor, Tensor, list[Tensor], Tensor | None, Tensor | None]:
+    """Take what is not finite out of q, k and v, and say where it was.
+
+    A masked pair has weight 0, but 0 · NaN is NaN, forward and backward, and a linear projection's weight gradient
+    would see it too. Kernels put NaN back into the pairs that are visible. On a CPU a sum tells cheaply that
+    there is nothing to do; where data may not be looked at (compiled, vmapped, on a GPU) everything is cleaned.
+    """
+    if fits(q, v, *keys):
+        return clean(q, v, keys, places)
+    if _all_finite(q, v, *keys):
+        return q, v, keys, None, None
+    sums = _sum(v)
+    for t, heads in zip(keys, places, strict=True):
+        part = _sum(t)
+        if part.shape[1] != v.shape[1]:
+            part = torch.nn.functional.pad(part, (0, 0, heads.start, v.shape[1] - heads.stop))
+        sums = sums + part
+    bad_rows, bad_keys = _not_finite(_sum(q)), _not_finite(sums)
+    q, v, *keys = (t.nan_to_num(0.0, 0.0, 0.0) for t in (q, v, *keys))
+    return q, v, keys, bad_keys, bad_rows
+
+
+def _sum(x: Tensor) -> Tensor:
+    """Per vector, in a type wide enough that only NaN and Inf make it NaN or Inf: [B, heads, length]."""
+    return x.sum(-1, dtype=torch.float32 if x.dtype == torch.float16 else torch.float64)
+
+
+def _not_finite(x: Tensor) -> Tensor:
+    return x - x != 0  # two small kernels; isfinite is more
+
+
+def _all_finite(*tensors: Tensor) -> bool:
+    if torch.compiler.is_compiling() or tensors[0].device.type != "cpu":
+        return False
+    try:
+        return all(math.isfinite(t.detach().sum(dtype=_wide(t)).item()) for t in tensors)
+    except RuntimeError:  # vmap allows no look at the data
+        return False
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+# --- on a GPU ---
 
 
 def fits(*tensors: Tensor) -> bool:
@@ -128,7 +176,7 @@ def _clean(starts: list[int], q: Tensor, v: Tensor, *keys: Tensor) -> tuple[Tens
     jobs = [(q, clean[0], as_bytes, q.shape[1] * q.shape[2])]
     for x, y, start in zip((v, *keys), clean[1:], starts[1:], strict=True):
         jobs.append((x, y, as_bytes[rows + start * v.shape[2] :], per_item))
-    with _on(q.device):
+    with on(q.device):
         for n in range(0, len(jobs), 3):
             _launch_clean(jobs[n : n + 3])
     return marks, *clean
@@ -136,7 +184,7 @@ def _clean(starts: list[int], q: Tensor, v: Tensor, *keys: Tensor) -> tuple[Tens
 
 def _launch_clean(jobs: list[tuple[Tensor, Tensor, Tensor, int]]) -> None:
     args: dict[str, Any] = {}
-    block = max(NUMBERS // max(_padded(x.shape[-1]) for x, *_ in jobs), 1)
+    block = max(NUMBERS // max(power(x.shape[-1], 16) for x, *_ in jobs), 1)
     most = 0
     for n in range(3):
         x, y, marks, per_item = jobs[min(n, len(jobs) - 1)]
@@ -146,7 +194,7 @@ def _launch_clean(jobs: list[tuple[Tensor, Tensor, Tensor, int]]) -> None:
         sb, sh, sn, _ = x.stride()
         args |= {
             f"X{n}": x, f"Y{n}": y, f"MARKS{n}": marks, f"sb{n}": sb, f"sh{n}": sh, f"sn{n}": sn, f"h{n}": heads,
-            f"n{n}": length, f"mb{n}": per_item, f"items{n}": items, f"D{n}": dims, f"BD{n}": _padded(dims),
+            f"n{n}": length, f"mb{n}": per_item, f"items{n}": items, f"D{n}": dims, f"BD{n}": power(dims, 16),
         }  # fmt: skip
     _kernels().clean[(most, len(jobs))](**args, BR=block, num_warps=4)
 
@@ -160,19 +208,11 @@ def _spoil(x: Tensor, bad_keys: Tensor, bad_rows: Tensor, value: float, copy: bo
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
     batch, heads, length, dims = x.shape
     (xb, xh, xi, _), (yb, yh, yi, _) = x.stride(), y.stride()
-    block = max(min(2 * NUMBERS // _padded(dims), 128), 16)
-    with _on(x.device):
+    block = max(min(2 * NUMBERS // power(dims, 16), 128), 16)
+    with on(x.device):
         _kernels().spoil_causal[(batch * heads * -(-length // block),)](
             x, y, bad_keys.contiguous().view(torch.uint8), bad_rows.contiguous().view(torch.uint8),
             xb, xh, xi, yb, yh, yi, heads, heads // bad_keys.shape[1], length, bad_keys.shape[2], value,
-            D=dims, BD=_padded(dims), BM=block, BN=1024, COPY=copy, num_warps=4,
+            D=dims, BD=power(dims, 16), BM=block, BN=1024, COPY=copy, num_warps=4,
         )  # fmt: skip
     return y
-
-
-def _on(device: torch.device) -> Any:
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
-def _padded(n: int) -> int:
-    return max(16, 1 << (n - 1).bit_length())

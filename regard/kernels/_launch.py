@@ -3,10 +3,14 @@
 Triton binds arguments, works out which of them are special (1, a multiple of 16, an aligned pointer) and makes a key of
 all that on every launch: about a tenth of a millisecond for sixty arguments. Here the key is a tuple of the same facts,
 made in a few microseconds, and a kernel that was compiled for it is started as it is.
+
+Beside it, what everything that launches kernels asks: where they run, and in blocks of which power of two.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -67,3 +71,18 @@ def launchers(module: ModuleType) -> Any:
     if not found:
         return module
     return SimpleNamespace(**{name: Launcher(kernel) for name, kernel in found.items()})
+
+
+def interpreted() -> bool:
+    """Does Triton run its kernels in Python, for tests without a GPU?"""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Kernels are launched on the current device: make it this one."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def power(n: int, least: int = 1) -> int:
+    """The next power of two; tensor cores take 16 at ``least``."""
+    return max(least, 1 << (n - 1).bit_length())

@@ -55,6 +55,12 @@ def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
     return out.to(problem.dtype), lse
 
 
+def sum_to(x: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient of what was broadcast from ``shape``: summed over the dims that were one."""
+    dims = [d for d in range(x.ndim) if shape[d] == 1 and x.shape[d] != 1]
+    return x.sum(dims, keepdim=True) if dims else x
+
+
 def _nothing_looks_on(v: Tensor) -> bool:
     """Is this plain eager PyTorch, with no transformation, tracer or mode that has to see an operator?"""
     return (

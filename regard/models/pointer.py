@@ -23,14 +23,15 @@ Shapes: N documents, S source tokens, T target tokens, E width, V vocabulary, R 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models._memory import Memory
+from regard.models._memory import Memory, lengths_of, padding
 from regard.models._scores import Place, ScoreSpec, make_score
+from regard.models._windows import Windows
 from regard.models.transformer import Transformer, TransformerConfig, TransformerState
 from regard.nn import SinusoidalPositions
 
@@ -43,6 +44,10 @@ class PointerConfig(TransformerConfig):
     out. ``follow`` adds numbers, which depend on the state, to the score of what stands behind the token, or the two,
     that were read last. ``coverage`` lowers the score of what was looked at before. With ``told_length`` the decoder is
     told how many tokens are left, where that is known (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
+
+    For an encoder that was trained before, as BERT: ``pretrained`` names where its first weights were from; with
+    ``windows`` it reads bos … eos, and what is longer than its ``max_length`` positions in windows that overlap; the
+    softmax's logits are multiplied by ``output_scale``, where token vectors are shorter than those of a fresh model.
     """
 
     copy: bool = True
@@ -51,10 +56,25 @@ class PointerConfig(TransformerConfig):
     follow: bool = True
     coverage: bool = False
     told_length: bool = False
+    pretrained: str | None = None
+    windows: bool = False
+    output_scale: float = 1.0
+
+    bert_alone: ClassVar[bool] = False
+
+    def to_table(self) -> dict[str, Any]:
+        """Without what does nothing: a run that was begun before it was known can then be gone on with."""
+        table = super().to_table()
+        plain = {"windows": False, "output_scale": 1.0}
+        return {key: value for key, value in table.items() if key not in plain or value != plain[key]}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.positive("copy_dim", "encoder_layers", "decoder_layers")
+        if self.windows and (self.positions != "learned" or self.max_length is None or self.max_length < 4):
+            raise ValueError('PointerConfig: windows = true needs positions = "learned" and a max_length of at least 4')
+        if isinstance(self.output_scale, bool) or not self.output_scale > 0:
+            raise ValueError(f"PointerConfig: output_scale must be a number above 0, got {self.output_scale!r}")
         if self.output_bias:
             raise ValueError("PointerConfig: output_bias is for models that come from elsewhere")
 
@@ -80,8 +100,8 @@ class PointerMemory(Memory):
 class Pointed(NamedTuple):
     """What the next token's distribution is made of, for T positions of each document.
 
-    ``features`` [N, T, E] go to the softmax over the vocabulary, ``gate`` [N, T] is g before the sigmoid, ``weights``
-    [N, T, S] are a, in float32 at least.
+    ``features`` [N, T, E] go to the softmax over the vocabulary, scaled for it; ``gate`` [N, T] is g before the
+    sigmoid, ``weights`` [N, T, S] are a, in float32 at least.
     """
 
     features: Tensor
@@ -143,10 +163,41 @@ class PointerTransformer(Transformer):
 
     def encode(self, source: Tensor, **options: Any) -> PointerMemory:
         """[N, S] token numbers → a memory to decode from. Options are those of a Transformer; masks are not for it."""
+        if self.config.windows:
+            return self._encode_windows(source, **options)
         memory = super().encode(source, **options)
         if memory.lengths is None:
             raise ValueError("a pointer copies from one document per row: it takes lengths, not a mask of its own")
         return PointerMemory(memory.states, memory.lengths, memory.mask, source)
+
+    def windows(self, length: int) -> int:
+        """In how many windows a document of so many tokens, eos included, is read."""
+        if not self.config.windows:
+            return 1
+        assert self.config.max_length is not None
+        return Windows(self.config.max_length).count(length)
+
+    def _encode_windows(self, source: Tensor, *, lengths: Tensor | None = None, **others: Any) -> PointerMemory:
+        assert self.config.max_length is not None
+        if any(value is not None for value in others.values()):
+            raise ValueError(f"an encoder that reads in windows takes lengths alone, got {', '.join(others)}")
+        lengths = lengths_of(source, self.pad_id) if lengths is None else lengths
+        read_window = super().encode
+
+        def read(tokens: Tensor, sizes: Tensor) -> Tensor:
+            found = read_window(tokens, lengths=sizes).states
+            assert found is not None
+            return found
+
+        states = Windows(self.config.max_length).encode(
+            source,
+            lengths,
+            read,
+            bos=self.bos_id,
+            eos=self.eos_id,
+            pad=self.pad_id,
+        )
+        return PointerMemory(states, lengths, padding(lengths, source.shape[1]), source)
 
     def point(self, target_in: Tensor, memory: PointerMemory) -> Pointed:
         """What the distributions of all positions of a target [N, T] are made of."""
@@ -199,7 +250,7 @@ class PointerTransformer(Transformer):
             weights = (e - F.softplus(self.coverage) * covered).softmax(-1)
         context = weights.to(memory.states.dtype) @ memory.states
         gate: Tensor = self.gate(torch.cat((features, context.to(features.dtype)), -1))[..., 0]
-        return Pointed(features, gate, weights)
+        return Pointed(features * self.config.output_scale, gate, weights)
 
     def _scores(self, q: Tensor, k: Tensor, state: PointerState | None) -> Tensor:
         """e [N, L, S]; computed in float32 whatever autocast says: a softmax that chooses a word stands on it."""

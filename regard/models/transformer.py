@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,7 @@ class TransformerConfig(Config):
     for learned positions. ``output_bias`` adds a number per symbol to the logits, as Marian's models have it;
     ``regard train`` does without. For encoders alone, as BERT has them: ``segments`` kinds of token, each with a vector
     of its own that is added, and ``embedding_norm``, a norm of the sum. ``norm_eps`` is what norms add to a variance.
+    ``decoder_norm`` is where the decoder has its norms (None: where the encoder has them).
     """
 
     dim: int = 512
@@ -56,6 +57,7 @@ class TransformerConfig(Config):
     encoder_layers: int = 6
     decoder_layers: int = 6
     norm: str = "pre"
+    decoder_norm: str | None = None
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
     activation: str = "relu"
@@ -69,6 +71,8 @@ class TransformerConfig(Config):
     embedding_norm: bool = False
     norm_eps: float = 1e-5
 
+    bert_alone: ClassVar[bool] = True  # are segments and embedding_norm for encoders alone?
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.positive("dim", "ffn_dim", "heads")
@@ -77,6 +81,8 @@ class TransformerConfig(Config):
         if not self.encoder_layers + self.decoder_layers:
             raise ValueError("TransformerConfig: encoder_layers and decoder_layers cannot both be 0")
         self.one_of("norm", ("pre", "post"))
+        if self.decoder_norm is not None:
+            self.one_of("decoder_norm", ("pre", "post"))
         self.one_of("activation", tuple(ACTIVATIONS))
         self.one_of("positions", ("sinusoidal", "learned", "none"))
         self.share("attention_dropout", "activation_dropout", "norm_eps")
@@ -85,14 +91,18 @@ class TransformerConfig(Config):
             raise ValueError(f"TransformerConfig: dim must be a multiple of heads, got {self.dim} and {self.heads}")
         if self.positions == "learned" and self.max_length is None:
             raise ValueError('TransformerConfig: positions = "learned" needs max_length')
-        if self.decoder_layers and (self.segments or self.embedding_norm):
+        if self.bert_alone and self.decoder_layers and (self.segments or self.embedding_norm):
             raise ValueError("TransformerConfig: segments and embedding_norm are for models with decoder_layers = 0")
 
     def place(self, causal: bool = False) -> Place:
         return Place(self.heads, self.kv_heads or self.heads, self.dim // self.heads, self.dim, causal)
 
-    def layer(self) -> dict[str, Any]:
-        """What encoder and decoder layers are made with."""
+    def norm_first(self, decoder: bool = False) -> bool:
+        norm = self.decoder_norm if decoder and self.decoder_norm is not None else self.norm
+        return norm == "pre"
+
+    def layer(self, decoder: bool = False) -> dict[str, Any]:
+        """What encoder or decoder layers are made with."""
         activation, gated = ACTIVATIONS[self.activation]
         return {
             "hidden": self.ffn_dim,
@@ -102,7 +112,7 @@ class TransformerConfig(Config):
             "activation_dropout": self.activation_dropout,
             "activation": activation,
             "gated": gated,
-            "norm_first": self.norm == "pre",
+            "norm_first": self.norm_first(decoder),
             "norm_eps": self.norm_eps,
         }
 
@@ -172,9 +182,10 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(c.dropout)
         self.encoder = nn.ModuleList(self._encoder_layer(c.self_score) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(c.decoder_layers))
-        last = c.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(c.dim, c.norm_eps) if last and c.encoder_layers else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(c.dim, c.norm_eps) if last and c.decoder_layers else nn.Identity()
+        sides = ((c.encoder_layers, c.norm_first()), (c.decoder_layers, c.norm_first(decoder=True)))
+        self.encoder_norm, self.decoder_norm = (
+            nn.LayerNorm(c.dim, c.norm_eps) if layers and first else nn.Identity() for layers, first in sides
+        )
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 module.trusted = True  # padding has an embedding like any other
@@ -188,7 +199,7 @@ class Transformer(nn.Module):
 
     def _encoder_layer(self, score: ScoreSpec, causal: bool = False) -> EncoderLayer:
         c = self.config
-        return EncoderLayer(c.dim, c.heads, score=make_score(score, c.place(causal)), **c.layer())
+        return EncoderLayer(c.dim, c.heads, score=make_score(score, c.place(causal)), **c.layer(causal))
 
     def _decoder_layer(self) -> EncoderLayer:
         c = self.config
@@ -196,7 +207,7 @@ class Transformer(nn.Module):
         if not c.encoder_layers:
             return self._encoder_layer(own, causal=True)
         cross = make_score(c.cross_score, c.place())
-        return DecoderLayer(c.dim, c.heads, score=make_score(own, c.place(True)), cross_score=cross, **c.layer())
+        return DecoderLayer(c.dim, c.heads, score=make_score(own, c.place(True)), cross_score=cross, **c.layer(True))
 
     def reset_parameters(self) -> None:
         """Glorot's uniform; q, k and v as if they were one matrix, as PyTorch and fairseq start them."""

@@ -44,7 +44,7 @@ class Cache:
     Without ``max_length`` it grows as needed. With it, everything is allocated at once, shapes never change and the
     length lives on the device, so that a decoding step compiles once.
 
-    It is for inference: nothing that needs a gradient may be appended.
+    Each layer has its own. It is for inference: nothing that needs a gradient may be appended.
     """
 
     def __init__(self, max_length: int | None = None) -> None:
@@ -54,6 +54,7 @@ class Cache:
         self.tensors: list[Tensor] = []  # one per lowered key tensor, then the values; [N, kv_heads, capacity, dims]
         self.spare: list[Tensor] = []  # room of the same shape that `reorder` writes to and swaps with
         self.length: int | Tensor = 0
+        self.owner: int | None = None  # the id of the layer whose keys these are
 
     def allocate(self, like: tuple[Tensor, ...]) -> None:
         """Make room for sequences of these tensors ([N, kv_heads, anything, dims])."""
@@ -69,6 +70,7 @@ class Cache:
             raise ValueError("a Cache is for inference and keeps no gradients: decode under torch.no_grad()")
         if not self.tensors:
             self.allocate(parts)
+        self._check_fit(parts)
         count = new.values.shape[-2]
         if isinstance(self.length, Tensor):
             self._check_room(self.length, count)
@@ -97,7 +99,27 @@ class Cache:
 
     def reset(self) -> None:
         """Forget all positions, keep the room."""
+        self.owner = None
         self.length = self.length.zero_() if isinstance(self.length, Tensor) else 0
+
+    def claim(self, layer: nn.Module) -> None:
+        """The first layer that uses it keeps it: those of two would stand one after the other, as one sequence."""
+        self.owner = id(layer) if self.owner is None else self.owner
+        if self.owner != id(layer):
+            raise ValueError("this Cache holds another layer's keys; each layer needs a Cache of its own")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "owner": None}  # a copy is for a copy of the layer
+
+    def _check_fit(self, parts: tuple[Tensor, ...]) -> None:
+        """Writing into the room would broadcast: one item would silently become all of them."""
+        for room, part in zip(self.tensors, parts, strict=True):
+            if room.shape[:-2] != part.shape[:-2] or room.shape[-1] != part.shape[-1]:
+                want, came = ([*t.shape[:-2], "length", t.shape[-1]] for t in (room, part))
+                raise ValueError(
+                    f"this Cache holds [{', '.join(map(str, want))}], got [{', '.join(map(str, came))}]: its batch "
+                    "changes by reorder(items) alone, and each layer needs a Cache of its own"
+                )
 
     def _check_room(self, length: Tensor, count: int) -> None:
         if torch.compiler.is_compiling() or length.device.type != "cpu":
@@ -162,6 +184,9 @@ class MultiHeadAttention(nn.Module):
         self.dim, self.heads, self.kv_heads, self.head_dim = dim, heads, kv_heads, head_dim
         self.dropout, self.trusted, self.backend = dropout, trusted, backend
         self.score = Dot() if score is None else score
+        if not isinstance(self.score, Score):
+            got = f"the class {score.__name__}; give it its dims" if isinstance(score, type) else type(score).__name__
+            raise TypeError(f"score must be a regard.score.Score, such as Additive(16, 16, 8), got {got}")
         self.score.check(heads, head_dim, kv_heads, head_dim)
         self.q_proj = nn.Linear(dim, heads * head_dim, bias=bias)
         self.k_proj = nn.Linear(key_dim or dim, kv_heads * head_dim, bias=bias)
@@ -206,6 +231,8 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             if isinstance(key, KeyValues) or value is not None or (key is not None and key is not query):
                 raise ValueError("a cache is for self-attention; for cross-attention pass keys_values(memory) as key")
+            if not torch.compiler.is_compiling():
+                cache.claim(self)
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
             q, k, v = self._own(query)
             known = cache.append(self._lowered(k, v, offset))
@@ -284,7 +311,13 @@ class MultiHeadAttention(nn.Module):
         for kind, stacked in (("weight", "in_proj_weight"), ("bias", "in_proj_bias")):
             whole = state_dict.pop(prefix + stacked, None)
             if whole is not None:
-                parts = whole.split([p.out_features for p in (self.q_proj, self.k_proj, self.v_proj)])
+                sizes = [p.out_features for p in (self.q_proj, self.k_proj, self.v_proj)]
+                if len(whole) != sum(sizes):
+                    raise ValueError(
+                        f"{prefix}{stacked} has {len(whole)} rows, this layer takes {' + '.join(map(str, sizes))} for "
+                        "queries, keys and values; torch.nn.MultiheadAttention has key/value heads for all query heads"
+                    )
+                parts = whole.split(sizes)
                 state_dict |= {f"{prefix}{n}_proj.{kind}": part for n, part in zip("qkv", parts, strict=True)}
         for n in "qkv":
             weight = state_dict.pop(f"{prefix}{n}_proj_weight", None)

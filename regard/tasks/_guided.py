@@ -26,7 +26,7 @@ from regard.aligner import align, words_of
 from regard.bpe import Integers, Ragged
 from regard.data import Batch, Corpus
 from regard.store import Damaged, read_tensors, write_tensors
-from regard.text import PAD
+from regard.text import PAD, Subwords
 from regard.train import Progress
 
 FORMAT = 1  # of the kept links: another number where the aligner finds others
@@ -73,6 +73,7 @@ class WordLinks:
 
     def __init__(self, corpus: Corpus, links: Ragged, *, shift: bool) -> None:
         self.corpus, self.links, self.shift = corpus, links, shift
+        assert isinstance(corpus.subwords, Subwords)
         self._sizes = corpus.subwords.sizes
         ends = np.concatenate([[0], np.cumsum(self._sizes[corpus.table.values])])
         self._chunk_sizes = np.diff(ends[corpus.table.offsets])  # bytes

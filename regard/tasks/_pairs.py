@@ -19,6 +19,7 @@ from regard.tasks._run import Work
 from regard.tasks._settings import Fitted, Settings, survey
 from regard.text import EOS, PAD, Subwords
 from regard.train import Position, Progress, Ranks, Step
+from regard.wordpiece import Cutter
 
 S = TypeVar("S", bound=Settings)
 
@@ -37,7 +38,7 @@ class PairWork(Work[S]):
             raise ValueError(f"the validation set is empty: no pairs in {', '.join(r.name for r in valid)}")
         return {"pairs": pairs, "valid_pairs": valid_pairs, "fingerprint": f"{text[:16]}-{valid_text[:16]}"}
 
-    def learn(self, fitted: Fitted, report: Progress) -> Subwords:
+    def learn(self, fitted: Fitted, report: Progress) -> Cutter:
         cutting = fitted.cutting
         if cutting.path is not None:
             return Subwords.load(cutting.path)
@@ -45,7 +46,7 @@ class PairWork(Work[S]):
         lines = texts(fitted.data.training(), bad=fitted.data.bad)
         return Subwords.learn([lines], cutting.vocab_size, lowercase=cutting.lowercase)
 
-    def corpora(self, fitted: Fitted, subwords: Subwords, report: Progress) -> tuple[Corpus, Corpus | None]:
+    def corpora(self, fitted: Fitted, subwords: Cutter, report: Progress) -> tuple[Corpus, Corpus | None]:
         """The pairs to train on, and to validate on, in subwords."""
         data = fitted.data
         options: dict[str, Any] = {"bad": data.bad, "cache": data.cache}
@@ -84,6 +85,9 @@ class PairTask(ABC):
         """What else validation tells."""
         return {}
 
+    def pace(self, name: str) -> float:
+        return 1.0
+
     def taken(self, batch: Batch) -> list[Tensor]:
         """What the objective takes of a batch: ``tensors``, and perhaps more."""
         return tensors(batch)
@@ -110,7 +114,8 @@ class PairTask(ABC):
                 some = self.taken(epoch[k])
                 if on_gpu:
                     full = room // ((some[0].shape[1] + some[2].shape[1]) * ranks.world)
-                    some = [t.pin_memory() for t in filled(some, full)]
+                    eos = self.corpus.subwords.eos_id
+                    some = [t.pin_memory() for t in filled(some, full, eos)]
                 yield Step(some, epoch[k].tokens, position)
             position = position.next_epoch()
 
@@ -189,7 +194,7 @@ def tensors(batch: Batch) -> list[Tensor]:
     return [batch.source, batch.source_lengths, batch.target_in, batch.target_out]
 
 
-def filled(tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
+def filled(tensors: Sequence[Tensor], rows: int, eos_id: int = EOS) -> list[Tensor]:
     """Up to so many rows, with sentences of nothing but </s> that no loss counts: then few shapes occur.
 
     What comes after the four is 0 there.
@@ -199,7 +204,7 @@ def filled(tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
         return list(tensors)
     source, lengths, target_in, target_out, *rest = (torch.cat((t, t[:1].expand(more, *t.shape[1:]))) for t in tensors)
     source[-more:], lengths[-more:], target_out[-more:] = PAD, 1, PAD
-    source[-more:, 0] = EOS
+    source[-more:, 0] = eos_id
     for t in rest:
         t[-more:] = 0
     return [source, lengths, target_in, target_out, *rest]

@@ -18,7 +18,7 @@ from regard.folder import make_model, read_config, save, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
 from regard.text import Subwords
-from regard.train import Outcome, Progress, Ranks, Silent, Task, fit, progress
+from regard.train import Mismatch, Outcome, Progress, Ranks, Silent, Task, fit, progress
 
 S = TypeVar("S", bound=Settings)
 
@@ -97,12 +97,14 @@ def train(
     folder = Path(out)
     with Ranks.join(settings.training.get("device", "auto")) as ranks:
         report = (progress() if report is None else report) if ranks.main else Silent()
-        kept = _kept(folder, work.name)
+        kept, learned = _kept(folder, work.name), _learned(folder)
         about = work.survey(settings)
-        fitted = work.fitted(settings, about["pairs"], ranks.device.type == "cuda", kept)
+        fitted = work.fitted(settings, about["pairs"], ranks.device.type == "cuda", kept if learned else None)
         tables = fitted.tables()
         tables["data"] |= about
-        if kept is not None:
+        if kept is not None and not learned:
+            _mended(kept, tables, folder, ranks, report)
+        elif kept is not None:
             check_same(kept, tables, folder)
             if (folder / "model.safetensors").exists():
                 report.say(f"{folder} holds the finished model of this run: nothing to do")
@@ -144,6 +146,24 @@ def _kept(folder: Path, task: str) -> dict[str, Any] | None:
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty and holds no run of training; nothing in it was touched")
     return None
+
+
+def _learned(folder: Path) -> bool:
+    """Has the run in this folder come to a checkpoint, or to its end?"""
+    ended = any((folder / name).exists() for name in ("model.safetensors", "README.md"))
+    return ended or any((folder / "checkpoints").glob("state-*"))
+
+
+def _mended(kept: Mapping[str, Any], now: Mapping[str, Any], folder: Path, ranks: Ranks, report: Progress) -> None:
+    """A run that has learned nothing binds nobody: who mended a wrong setting of it begins anew in the same folder."""
+    try:
+        check_same(kept, now, folder)
+    except Mismatch:
+        ranks.wait()  # until all have read what goes now
+        if ranks.main:
+            for name in ("config.toml", "tokenizer.json"):
+                (folder / name).unlink(missing_ok=True)
+        report.say(f"{folder}: a run with other settings ended there before its first checkpoint; this one begins anew")
 
 
 def _subwords(

@@ -25,14 +25,13 @@ from regard.data import Report
 from regard.data.batches import bucketed
 from regard.data.questions import Question, read_questions
 from regard.folder import make_model
-from regard.folder import open as open_folder
-from regard.models import Reader
 from regard.reading import LONGEST, STRIDE, WINDOW, Room, padded, read
 from regard.squad import quality
 from regard.tasks import _command, _run
 from regard.tasks._asked import Asked, Lessons, texts_of
 from regard.tasks._card import Words, model_card
 from regard.tasks._pairs import autocast, half
+from regard.tasks._pretrained import encoder_table, pretrained
 from regard.tasks._settings import Fitted, Sections
 from regard.tasks._settings import Settings as AnySettings
 from regard.text import Subwords
@@ -182,6 +181,9 @@ class Reading:
         self.objective = Objective(model, rdrop=self.settings.rdrop, dtype=self.dtype)
         self.blocks = [*model.encoder.encoder, *([] if model.flow is None else model.flow.layers)]
 
+    def pace(self, name: str) -> float:
+        return 1.0
+
     def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
         s, on_gpu = self.settings, ranks.device.type == "cuda"
         room = s.tokens // s.accumulate
@@ -299,8 +301,8 @@ questions of one kind. {always}It carries over whatever bias its data have.""",
     def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
         if name := settings.model.get("pretrained"):
             encoder, _ = pretrained(name)
-            model = {key: value for key, value in encoder.config.to_table().items() if key not in NOT_ITS}
-            model |= {"joint": True, "attention_dropout": 0.0, **settings.model}  # fused attention has none
+            model = encoder_table(encoder) | {"joint": True, "attention_dropout": 0.0}  # fused attention has none
+            model |= settings.model
             training = {**fine_tuning(pairs), **settings.training}
             settings = replace(settings, model=model, training=training)
         return Fitted.of(settings, pairs, on_gpu, kept)
@@ -352,26 +354,11 @@ questions of one kind. {always}It carries over whatever bias its data have.""",
         return model_card(tables, outcome, words=words, **about)
 
 
-# What a reader does not take over from an encoder's configuration: what its subwords decide, what writes, and its own.
-NOT_ITS = {"vocab_size", "pad_id", "bos_id", "eos_id", "cross_score", "decoder_score", "decoder_layers", "output_bias"}
-NOT_ITS |= {"joint", "model_layers", "pretrained"}
-
-
 def fine_tuning(pairs: int) -> dict[str, Any]:
     """How an encoder that knows much already is trained: gently, about five times through the questions."""
     updates = min(20_000, max(100, pairs // 9))  # of some 45 questions
     gentle = {"lr": 1e-4, "schedule": "cosine", "weight_decay": 0.01, "average": 4}
     return {**gentle, "updates": updates, "warmup": updates // 10, "tokens": 10_000}
-
-
-def pretrained(name: str) -> tuple[Any, Cutter]:
-    """Encoder and subwords: of a model folder of ours, or of a BERT (see :func:`regard.interop.bert.find`)."""
-    if (Path(name) / "config.toml").exists():
-        loaded = open_folder(name)
-        return loaded.model.encoder if isinstance(loaded.model, Reader) else loaded.model, loaded.subwords
-    from regard.interop import bert
-
-    return bert.load(name)
 
 
 WORK = _Answering()

@@ -3,32 +3,37 @@
     regard train --task summarization --train train.jsonl --valid valid.jsonl --out model/
 
 JSON lines have the texts under ``document`` and ``summary``; ``--set 'data.keys=["dialogue", "summary"]'`` names other
-keys.
+keys. From scratch, or with ``--set model.pretrained=minilm`` with an encoder that has read much before.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.data import Corpus, Reader
-from regard.data.documents import Documents
+from regard.data.documents import MARK, Documents
 from regard.decode import Limits
+from regard.folder import make_model
+from regard.models import Transformer
 from regard.models.pointer import PointerTransformer
 from regard.tasks import _command, _run
-from regard.tasks._card import LOSS, Words
+from regard.tasks._card import LOSS, Words, model_card
 from regard.tasks._mixture import mixture_loss
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured
+from regard.tasks._pretrained import encoder_table, pretrained, take_over
 from regard.tasks._settings import Fitted, PairTraining, Sections
 from regard.tasks._settings import Settings as PairSettings
 from regard.text import PAD
-from regard.train import Progress, Ranks, Table
+from regard.train import Outcome, Progress, Ranks, Table
+from regard.wordpiece import Cutter, WordPiece, load_subwords
 
 __all__ = ["WORK", "Data", "Objective", "Settings", "Summarization", "Training", "main", "train"]
 
@@ -85,11 +90,14 @@ class Training(PairTraining):
 
     ``coverage``: the weight of Σ_j min(a_tj, Σ_{t'<t} a_t'j), which punishes looking twice at one place. ``told``: for
     a model with ``told_length``, the share of summaries whose length it is told. ``rouge`` is measured by greedy
-    decoding of at most ``rouge_documents`` validation documents.
+    decoding of at most ``rouge_documents`` validation documents. With a pretrained encoder: ``pretrained_lr``, the peak
+    of its learning rate (None: ``lr``, as all else); ``freeze``: token vectors stay as they were.
     """
 
     coverage: float = 0.0
     told: float = 0.5
+    pretrained_lr: float | None = None
+    freeze: bool = False
     rouge: bool = True
     rouge_documents: int = 200
 
@@ -98,6 +106,13 @@ class Training(PairTraining):
         self.whole("rouge_documents", 1)
         self.number("coverage")
         self.number("told")
+        if self.pretrained_lr is not None:
+            self.number("pretrained_lr")
+
+    def to_table(self) -> dict[str, Any]:
+        """Without what does nothing: a run that was begun before it was known can then be gone on with."""
+        table = super().to_table()
+        return table if self.freeze else {key: value for key, value in table.items() if key != "freeze"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +140,30 @@ class Settings(PairSettings):
                 "rdrop": 2.0 if few else 0.0,
             },
         }
+
+
+FRESH = ("decoder", "copy_", "gate", "follow", "coverage", "told")  # what no pretrained encoder has
+SMALL = 1e-9
+
+
+def taken_over(encoder: Transformer) -> dict[str, Any]:
+    """[model] with this encoder: what it is, and a decoder beside it, its norms before what they are of.
+
+    The softmax shares the encoder's token vectors; its logits are multiplied by 1 / (their mean length), so that they
+    begin as large as those of a fresh model, whose vectors have length 1.
+    """
+    length = float(encoder.embedding.weight.detach().norm(dim=1).mean())
+    own = {"decoder_layers": 4, "decoder_norm": "pre", "attention_dropout": 0.0}  # fused attention has none
+    scale = round(1 / max(length, SMALL), 1)
+    return {**encoder_table(encoder), **own, "windows": encoder.config.positions == "learned", "output_scale": scale}
+
+
+def fine_tuning(pairs: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """[training], where ``given`` does not say otherwise: a decoder is learned quickly beside an encoder that changes
+    slowly, as by Liu and Lapata (2019, https://arxiv.org/abs/1908.08345), in half the updates of one from scratch."""
+    updates = given.get("updates", Settings.sized(pairs)["training"]["updates"] // 2)
+    own = {"lr": 1e-3, "pretrained_lr": 1e-4, "schedule": "cosine", "updates": updates, "warmup": updates // 10}
+    return {**own, **given}
 
 
 class Objective(nn.Module):
@@ -194,6 +233,14 @@ class Summarization(PairTask):
         options = {"smoothing": s.smoothing, "rdrop": s.rdrop, "coverage": s.coverage, "told": s.told}
         self.objective = Objective(model, **options, dtype=self.dtype)
 
+    def pace(self, name: str) -> float:
+        """What was pretrained learns at its own rate; its token vectors as slowly as they are short."""
+        s = self.settings
+        if s.pretrained_lr is None or name.startswith(FRESH):
+            return 1.0
+        pace = s.pretrained_lr / s.lr if s.lr else 1.0
+        return float(pace / self.model.config.output_scale if name == "embedding.weight" else pace)
+
     def plain(self, model: Any) -> nn.Module:
         return Objective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
 
@@ -229,12 +276,55 @@ carries over whatever bias its data have.""",
   regard train --task summarization --train train.jsonl --valid valid.jsonl --out model/
   regard train --task summarization --train train.tsv --out model/ --score general
   regard train --task summarization --train d.jsonl --set 'data.keys=["dialogue", "summary"]' --out model/
-  regard train --task summarization --config recipe.toml --out model/ --set model.coverage=true"""
+  regard train --task summarization --config recipe.toml --out model/ --set model.coverage=true
+  regard train --task summarization --train train.jsonl --out model/ --set model.pretrained=minilm"""
+
+    def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+        if name := settings.model.get("pretrained"):
+            encoder, subwords = pretrained(name)
+            cutting = {
+                "vocab_size": len(subwords),
+                "lowercase": subwords.lowercase,
+                "dropout": 0.0,
+                **settings.subwords,
+            }
+            if isinstance(subwords, WordPiece) and cutting["dropout"]:
+                raise ValueError(f"subwords.dropout: {name} has WordPiece, for which there is none; expected 0")
+            model = {**taken_over(encoder), **settings.model}
+            training = fine_tuning(pairs, settings.training)
+            settings = replace(settings, subwords=cutting, model=model, training=training)
+        return Fitted.of(settings, pairs, on_gpu, kept)
+
+    def learn(self, fitted: Fitted, report: Progress) -> Cutter:
+        name = fitted.model.get("pretrained")
+        subwords = pretrained(name)[1] if name else super().learn(fitted, report)
+        if subwords.pad_id != PAD:
+            raise ValueError(f"{name}: expected the padding to be token {PAD}, got {subwords.pad_id}")
+        return subwords.knowing(MARK) if isinstance(subwords, WordPiece) else subwords
+
+    def read(self, path: Path) -> Cutter:
+        return load_subwords(path)
+
+    def model(self, fitted: Fitted, subwords: Any) -> Any:
+        ids = {name: getattr(subwords, name) for name in ("pad_id", "bos_id", "eos_id")}
+        model = make_model({**fitted.model, "vocab_size": len(subwords), **ids})
+        if name := fitted.model.get("pretrained"):
+            take_over(model, pretrained(name)[0])
+        if fitted.training.freeze:
+            model.embedding.weight.requires_grad_(False)
+        return model
 
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Summarization:
         corpus, valid = self.corpora(fitted, subwords, report)
         rouge = measured(fitted.training.rouge, "rouge_score", valid, report)
         return Summarization(model, corpus, valid, fitted, ranks.device, rouge)
+
+    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
+        words = self.words
+        if start := tables["model"].get("pretrained"):
+            origin = f"The encoder began with the weights of `{start}`. "
+            words = words._replace(origin=origin, licensed="these texts and weights")
+        return model_card(tables, outcome, words=words, **about)
 
 
 WORK = _Summarization()

@@ -9,7 +9,7 @@ Shapes: B batch, H query heads, K key/value heads, L queries, S keys, D dims, E 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -63,6 +63,21 @@ class QuerySteps:
     difference: float | None
     score: str
     counterfactual: bool
+
+    def __repr__(self) -> str:
+        """A line per step, with its shape: the numbers themselves would fill hundreds."""
+        steps = {f.name: getattr(self, f.name) for f in fields(self)}
+        shown = [f"  {name:<14}{_told(value)}" for name, value in steps.items()]
+        return "\n".join(("QuerySteps", *shown))
+
+
+def _told(value: Tensor | float | str | None) -> str:
+    """A few numbers as they are, many by their shape and range."""
+    if not isinstance(value, Tensor):
+        return f"{value:.1e}" if isinstance(value, float) else str(value)
+    shape = str(list(value.shape))
+    seen = value[value.isfinite()]
+    return f"{shape:<12}{float(seen.min()):.4g} … {float(seen.max()):.4g}" if seen.numel() else shape
 
 
 @dataclass

@@ -58,6 +58,10 @@ def record(
     >>> trace.weights(0, head=1, rows=2).sum().round(decimals=4)
     tensor(1.)
     """
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"record takes a torch.nn.Module, or nothing for every regard.attend, got {type(model).__name__}"
+        )
     trace = Trace()
     trace.model = model
     recorder = _Recorder(model, trace, inputs, gradients, device, {})

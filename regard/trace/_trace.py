@@ -373,7 +373,12 @@ class Trace:
                 "model(...); wrap a call of your own in regard.trace.without(model, {module path: heads})"
             )
         named: dict[str, list[int]] = {}
-        for (kind, layer), some in heads.items():
+        for place, some in heads.items():
+            if not isinstance(place, tuple) or len(place) != 2 or not isinstance(some, Iterable):
+                raise TypeError(
+                    f'heads are {{(kind, layer): heads}}, as in {{("self", 2): [3]}}, got {{{place!r}: {some!r}}}'
+                )
+            kind, layer = place
             call = self._calls(layer, kind)[-1]
             for head in some:
                 self._check(call, head, 0)

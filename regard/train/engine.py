@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,25 +11,30 @@ from regard.train.ranks import Ranks, accumulating
 from regard.train.settings import Settings
 
 Shape = tuple[torch.Size, ...]
+Paces = Mapping[nn.Parameter, float]
 
 
 class Engine:
     """Runs an objective and its optimizer.
 
     ``objective(*tensors)`` returns sums over a batch, the first of them the one to minimise; ``sums`` adds them up on
-    the device, to be read now and then.
+    the device, to be read now and then. ``paces`` are the parameters that learn faster or slower than others: their
+    learning rate is so many times the schedule's.
     """
 
-    def __init__(self, objective: nn.Module, settings: Settings, ranks: Ranks, sums: int) -> None:
+    def __init__(
+        self, objective: nn.Module, settings: Settings, ranks: Ranks, sums: int, paces: Paces | None = None
+    ) -> None:  # fmt: skip
         self.objective, self.settings, self.ranks = objective, settings, ranks
         self.parameters = [p for p in objective.parameters() if p.requires_grad]
         self.sums = torch.zeros(sums, dtype=torch.float32, device=ranks.device)
         self.norm = torch.zeros((), device=ranks.device)
-        self.rate = torch.zeros((), device=ranks.device)  # on a GPU a graph reads the learning rate from here
         on_gpu = ranks.device.type == "cuda"
+        self.groups = _by_pace(self.parameters, paces or {})
+        self.rates = [torch.zeros((), device=ranks.device) for _ in self.groups]  # on a GPU graphs read rates from here
+        rates = self.rates if on_gpu else [settings.lr] * len(self.groups)
         self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            lr=self.rate if on_gpu else settings.lr,
+            [{"params": some, "lr": rate} for some, rate in zip(self.groups.values(), rates, strict=True)],
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay,
@@ -61,11 +66,11 @@ class Engine:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _set_rate(self, rate: float) -> None:
-        if self.ranks.device.type == "cuda":
-            self.rate.fill_(rate)
-        else:
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
+        for group, place, pace in zip(self.optimizer.param_groups, self.rates, self.groups, strict=True):
+            if self.ranks.device.type == "cuda":
+                place.fill_(rate * pace)
+            else:
+                group["lr"] = rate * pace
 
     def _step(self) -> None:
         if self.settings.clip:
@@ -91,9 +96,15 @@ class GraphEngine(Engine):
     WARM, SHAPES = 2, 96  # times a shape is run eagerly; graphs kept
 
     def __init__(
-        self, objective: nn.Module, settings: Settings, ranks: Ranks, sums: int, say: Callable[[str], None]
+        self,
+        objective: nn.Module,
+        settings: Settings,
+        ranks: Ranks,
+        sums: int,
+        say: Callable[[str], None],
+        paces: Paces | None = None,
     ) -> None:
-        super().__init__(objective, settings, ranks, sums)
+        super().__init__(objective, settings, ranks, sums, paces)
         self.say = say
         self.stream = torch.cuda.Stream(ranks.device)
         self.stream.wait_stream(torch.cuda.current_stream(ranks.device))
@@ -162,6 +173,14 @@ class GraphEngine(Engine):
             self.say(f"no CUDA graphs, going on without: {str(error).splitlines()[0]}")
             return None
         return graph
+
+
+def _by_pace(parameters: Sequence[nn.Parameter], paces: Paces) -> dict[float, list[nn.Parameter]]:
+    """Parameters that learn at the same pace together; 1.0 where nothing else was said."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for p in parameters:
+        groups.setdefault(paces.get(p, 1.0), []).append(p)
+    return groups
 
 
 def seed_dropout(seed: int, update: int, batch: int, ranks: Ranks) -> None:

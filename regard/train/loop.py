@@ -59,6 +59,9 @@ class Task(Protocol):
     def static(self) -> bool:
         """Can the objective be captured as a CUDA graph?"""
 
+    def pace(self, name: str) -> float:
+        """How fast a parameter of the model learns: its learning rate is so many times the schedule's."""
+
     def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
         """The batches from here on, without end."""
 
@@ -98,11 +101,12 @@ class _Run:
         self.sharded = ranks.world > 1 and settings.parallel == "fsdp"
         self.plain = copy.deepcopy(model) if self.sharded else model
         objective = ranks.wrap(task.objective, task.blocks, settings.parallel)
+        paces = {p: task.pace(name) for name, p in task.model.named_parameters()}
         graphs = ranks.device.type == "cuda" and settings.graphs and task.static and ranks.world == 1
         self.engine = (
-            GraphEngine(objective, settings, ranks, len(task.sums), self._say)
+            GraphEngine(objective, settings, ranks, len(task.sums), self._say, paces)
             if graphs
-            else Engine(objective, settings, ranks, len(task.sums))
+            else Engine(objective, settings, ranks, len(task.sums), paces)
         )
         if found:
             self._load_moments(found[1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels._triton_offset._pieces import (
+from regard.kernels.triton_offset._device._pieces import (
     INF,
     LOG2E,
     VARY,
@@ -23,7 +23,7 @@ from regard.kernels._triton_offset._pieces import (
     _store_rows,
     _tanh,
 )
-from regard.kernels._triton_offset._tables import (
+from regard.kernels.triton_offset._device._tables import (
     _at_distance,
     _by_distance,
     _far,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels._triton_additive._pieces import INF, LOG2E, _exp, _sin_cos
-from regard.kernels._triton_additive._scores import COEFFICIENT, OMEGA, REACH, SMALLEST, TERMS, _top, _unit
+from regard.kernels.triton_additive._device._pieces import INF, LOG2E, _exp, _sin_cos
+from regard.kernels.triton_additive._device._scores import COEFFICIENT, OMEGA, REACH, SMALLEST, TERMS, _top, _unit
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels._triton_offset._pieces import INF, LOG2E, _visible
+from regard.kernels.triton_offset._device._pieces import INF, LOG2E, _visible
 
 # tl.load and tl.store bring a tile of addresses into a layout where neighbouring threads have neighbouring addresses,
 # and the scores with it: dozens of barriers per tile. Written in assembly they work in the layout the tensor cores

@@ -7,8 +7,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels._triton_additive._pieces import INF, LN2, LOG2E, _bounds, _inverse, _keep, _key_range, _up, _visible
-from regard.kernels._triton_additive._scores import _lines, _one_plus_exp, _other_terms, _scores, _touch, _use, _weights
+from regard.kernels.triton_additive._device._pieces import (
+    INF,
+    LN2,
+    LOG2E,
+    _bounds,
+    _inverse,
+    _keep,
+    _key_range,
+    _up,
+    _visible,
+)
+from regard.kernels.triton_additive._device._scores import (
+    _lines,
+    _one_plus_exp,
+    _other_terms,
+    _scores,
+    _touch,
+    _use,
+    _weights,
+)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels._triton_offset._pieces import (
+from regard.kernels.triton_offset._device._pieces import (
     INF,
     LN2,
     LOG2E,
@@ -25,7 +25,7 @@ from regard.kernels._triton_offset._pieces import (
     _tanh,
     _visible,
 )
-from regard.kernels._triton_offset._tables import (
+from regard.kernels.triton_offset._device._tables import (
     _by_distance,
     _far,
     _far_start,

@@ -1,6 +1,6 @@
 """Additive attention on a CPU, fused: the exact fraction form, four per division, in O(n) memory.
 
-The loops are in ``_numba_additive`` (numba turns them into vector code and caches it on disk); here is what they are
+The loops are in ``_numba`` (numba turns them into vector code and caches it on disk); here is what they are
 given. Threads (``_threads``) only run code that holds no GIL, so any number of Python threads may call this at once, a
 forked child too, and their number follows ``torch.get_num_threads()``.
 """
@@ -21,6 +21,7 @@ from torch import Tensor
 from regard.kernels import _dense as dense
 from regard.kernels import _op
 from regard.kernels._additive import readable, refuses_terms
+from regard.kernels._op import sum_to
 from regard.kernels._threads import spread
 from regard.mask import Grid
 from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
@@ -234,19 +235,19 @@ class _Gradients:
         terms: list[Term] = []
         for term in p.terms.terms:
             if isinstance(term, TanhTerm):
-                terms.append(TanhTerm(self.a, _sum_to(w, tanh.w.shape), b))
+                terms.append(TanhTerm(self.a, sum_to(w, tanh.w.shape), b))
             elif isinstance(term, OffsetTerm):
                 slope = None if term.slope is None else torch.zeros_like(term.slope)
-                terms.append(OffsetTerm(_sum_to(self.table, term.table.shape), slope))
+                terms.append(OffsetTerm(sum_to(self.table, term.table.shape), slope))
             elif isinstance(term, BiasTerm):
-                grad = _sum_to(self.bias, term.bias.shape) if p.need_bias_gradient else torch.zeros_like(term.bias)
+                grad = sum_to(self.bias, term.bias.shape) if p.need_bias_gradient else torch.zeros_like(term.bias)
                 terms.append(BiasTerm(grad))
             elif isinstance(term, KeyTerm):
                 terms.append(KeyTerm(key))
         sink = None
         if p.sink is not None:
             share = torch.exp(p.sink.to(lse.dtype)[..., None] - lse).masked_fill(lse == -torch.inf, 0.0)
-            sink = _sum_to(-(share * delta).sum(-1), p.sink.shape)
+            sink = sum_to(-(share * delta).sum(-1), p.sink.shape)
         v = self.v.unflatten(0, shares).sum(2)
         return replace(p, terms=Terms(tuple(terms), None, None), v=v, sink=sink)
 
@@ -283,11 +284,6 @@ def _panels(x: Tensor) -> tuple[Any, Any]:
     at = torch.arange(batch)[:, None] * by_batch + torch.arange(heads) * by_head
     size = (batch - 1) * by_batch + (heads - 1) * by_head + x.shape[-1] * x.shape[-2]
     return x.as_strided((size,), (1,)).numpy(), at.numpy()
-
-
-def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
-    dims = [d for d in range(x.ndim) if shape[d] == 1 and x.shape[d] != 1]
-    return x.sum(dims, keepdim=True) if dims else x
 
 
 def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -371,7 +367,7 @@ def _compiled(real: str, which: str) -> Any:
     notice.daemon = True
     notice.start()
     try:
-        from regard.kernels import _numba_additive as loops
+        from regard.kernels.cpu_additive import _numba as loops
 
         loops.prepare(real, which)
     finally:

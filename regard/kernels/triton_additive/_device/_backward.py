@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels._triton_additive._pieces import (
+from regard.kernels.triton_additive._device._pieces import (
     INF,
     LOG2E,
     _bounds,
@@ -21,7 +21,7 @@ from regard.kernels._triton_additive._pieces import (
     _up,
     _visible,
 )
-from regard.kernels._triton_additive._scores import (
+from regard.kernels.triton_additive._device._scores import (
     COEFFICIENT,
     OMEGA,
     TERMS,

@@ -29,7 +29,7 @@ MODE is how float32 numbers are multiplied ("ieee" or "tf32x3", see tl.dot), or 
 Shapes: BM queries × BN keys in a tile, [BN, BM] in the kernel that goes by keys. Pointers are upper case.
 """
 
-from regard.kernels._triton_offset._backward import backward_keys, backward_queries, statistics
-from regard.kernels._triton_offset._forward import combine, forward, spoil
+from regard.kernels.triton_offset._device._backward import backward_keys, backward_queries, statistics
+from regard.kernels.triton_offset._device._forward import combine, forward, spoil
 
 __all__ = ["backward_keys", "backward_queries", "combine", "forward", "spoil", "statistics"]

@@ -17,7 +17,7 @@ number of keys the workspace holds, first … first + C. A pointer that is None 
 numbered in one dimension.
 """
 
-from regard.kernels._triton_additive._backward import (
+from regard.kernels.triton_additive._device._backward import (
     add_shares,
     clear,
     feature_gradients,
@@ -26,8 +26,8 @@ from regard.kernels._triton_additive._backward import (
     score_gradients,
     table_gradients,
 )
-from regard.kernels._triton_additive._forward import few, forward, join_splits
-from regard.kernels._triton_additive._prepare import prepare, ranges, setup
+from regard.kernels.triton_additive._device._forward import few, forward, join_splits
+from regard.kernels.triton_additive._device._prepare import prepare, ranges, setup
 
 __all__ = [
     "add_shares",

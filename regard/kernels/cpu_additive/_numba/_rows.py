@@ -1,0 +1,160 @@
+"""What is done with rows of scores and of values: sums and products, softmax, the other terms, masks, dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from regard.kernels.cpu_additive._numba._compile import FAST, loop
+from regard.kernels.cpu_additive._numba._fractions import _exp
+
+# --- scores ---
+
+
+@loop(FAST)
+def _add_terms(
+    s: Any, j0: int, count: int, shift: Any, gain: Any, key: Any, bias: Any, table: Any, slope: Any, position: int
+) -> None:
+    """s[j] = shift − gain · s[j] + the offset, bias and key terms; arrays of size 0 stand for nothing."""
+    for j in range(count):
+        s[j] = shift - gain * s[j]
+    if key.shape[0] > 0:
+        for j in range(count):
+            s[j] += key[j0 + j]
+    if bias.shape[0] > 0:
+        for j in range(count):
+            s[j] += bias[j0 + j]
+    if table.shape[0] > 0:
+        reach = table.shape[0] // 2
+        for j in range(count):
+            delta = j0 + j - position
+            near = min(max(delta, -reach), reach)
+            s[j] += table[near + reach] - slope * abs(delta - near)
+
+
+@loop({"contract", "nsz"})
+def _hide(s: Any, state: int, masks: Any, row: int, count: int) -> None:
+    if state >= 0:
+        for j in range(count):
+            if not masks[state, row, j]:
+                s[j] = -np.inf
+
+
+@loop(FAST | {"nnan"})
+def _top(s: Any, count: int) -> Any:
+    """The largest; NaN may be passed over, it stays in the sum."""
+    top = s[0]
+    for j in range(1, count):
+        top = s[j] if s[j] > top else top
+    return top
+
+
+@loop(FAST)
+def _exponentials(s: Any, count: int, top: Any) -> Any:
+    """s = e^{s − top}, with e^{−inf} = 0; returns the sum."""
+    total = s.dtype.type(0)
+    low = s.dtype.type(-86) if s.itemsize == 4 else s.dtype.type(-700)
+    for j in range(count):
+        x = s[j] - top
+        y = _exp(x)
+        y = s.dtype.type(0) if x < low else y
+        y = x if x != x else y  # NaN stays NaN
+        s[j] = y
+        total += y
+    return total
+
+
+# --- dropout ---
+
+
+@loop()
+def _mix(x: Any) -> Any:
+    """The mixer of kernels/_dropout.py."""
+    low = np.uint64(0xFFFFFFFF)
+    x = x ^ (x >> np.uint64(16))
+    x = (x * np.uint64(0x7FEB352D)) & low
+    x = x ^ (x >> np.uint64(15))
+    x = (x * np.uint64(0x846CA68B)) & low
+    return x ^ (x >> np.uint64(16))
+
+
+@loop()
+def _row_key(seed: Any, batch: int, head: int, row: int) -> Any:
+    low = np.uint64(0xFFFFFFFF)
+    x = _mix((np.uint64(seed) & low) ^ _mix(np.uint64(seed) >> np.uint64(32)))
+    x = _mix(x ^ _mix(np.uint64(batch) + np.uint64(0x9E3779B9)))
+    x = _mix(x ^ _mix(np.uint64(head) + np.uint64(0x85EBCA6B)))
+    return _mix(x ^ _mix(np.uint64(row) + np.uint64(0xC2B2AE35)))
+
+
+@loop()
+def _drop(p: Any, key: Any, threshold: Any, scale: Any, j0: int, count: int) -> None:
+    """Zero the weights that dropout drops, and scale up the others."""
+    factor = p.dtype.type(scale)
+    for j in range(count):
+        x = _mix(key ^ _mix(np.uint64(j0 + j) + np.uint64(0x27D4EB2F)))
+        p[j] = p[j] * factor if x >= np.uint64(threshold) else p[j] * 0
+
+
+# --- values ---
+
+
+@loop(FAST)
+def _clear(x: Any, count: int) -> None:
+    """x[:, :count] = 0; numba's own slice assignment is slow."""
+    for r in range(x.shape[0]):
+        row = x[r]
+        for j in range(count):
+            row[j] = 0
+
+
+@loop(FAST)
+def _take_rows(x: Any, i0: int, i1: int, out: Any) -> None:
+    """out[r] = x[i0 + r], and zeros from i1 on."""
+    _clear(out, out.shape[1])
+    for i in range(i0, i1):
+        source, target = x[i], out[i - i0]
+        for c in range(target.shape[0]):
+            target[c] = source[c]
+
+
+@loop(FAST)
+def _multiply_add(acc: Any, x: Any, y: Any, first: int, count: int, start: int, n: int) -> None:
+    """acc[r, c] += Σ_j x[r, j] y[first + j, start + c] for ROWS rows r, j < count and c < n; four j at a time."""
+    acc0, acc1, acc2, acc3 = acc[0], acc[1], acc[2], acc[3]
+    j = 0
+    while j + 4 <= count:
+        x00, x01, x02, x03 = x[0, j], x[0, j + 1], x[0, j + 2], x[0, j + 3]
+        x10, x11, x12, x13 = x[1, j], x[1, j + 1], x[1, j + 2], x[1, j + 3]
+        x20, x21, x22, x23 = x[2, j], x[2, j + 1], x[2, j + 2], x[2, j + 3]
+        x30, x31, x32, x33 = x[3, j], x[3, j + 1], x[3, j + 2], x[3, j + 3]
+        at = first + j
+        y0, y1 = y[at, start : start + n], y[at + 1, start : start + n]
+        y2, y3 = y[at + 2, start : start + n], y[at + 3, start : start + n]
+        for c in range(n):
+            z0, z1, z2, z3 = y0[c], y1[c], y2[c], y3[c]
+            acc0[c] += x00 * z0 + x01 * z1 + x02 * z2 + x03 * z3
+            acc1[c] += x10 * z0 + x11 * z1 + x12 * z2 + x13 * z3
+            acc2[c] += x20 * z0 + x21 * z1 + x22 * z2 + x23 * z3
+            acc3[c] += x30 * z0 + x31 * z1 + x32 * z2 + x33 * z3
+        j += 4
+    while j < count:
+        y0 = y[first + j, start : start + n]
+        for c in range(n):
+            acc0[c] += x[0, j] * y0[c]
+            acc1[c] += x[1, j] * y0[c]
+            acc2[c] += x[2, j] * y0[c]
+            acc3[c] += x[3, j] * y0[c]
+        j += 1
+
+
+@loop(FAST)
+def _add_outer(acc: Any, x: Any, y: Any, count: int) -> None:
+    """acc[j, c] += Σ_r x[r, j] y[r, c] for ROWS rows r and j < count."""
+    y0, y1, y2, y3 = y[0], y[1], y[2], y[3]
+    for j in range(count):
+        x0, x1, x2, x3 = x[0, j], x[1, j], x[2, j], x[3, j]
+        row = acc[j]
+        for c in range(row.shape[0]):
+            row[c] += (x0 * y0[c] + x1 * y1[c]) + (x2 * y2[c] + x3 * y3[c])

@@ -1,0 +1,179 @@
+"""From the arguments of a call to problems: everything is checked once, masked NaN taken out, the score lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from regard.arguments import autocast, check_number, check_tensors, flat, offset_of, seed_of, shape_of, sink_of
+from regard.kernels import _guard as guard
+from regard.mask import Mask, Shape, as_mask, broadcast_pairs
+from regard.plan import BACKENDS, Choice, choose
+from regard.score import PerHead, Score
+from regard.terms import BiasTerm, DotTerm, Keys, KeyTerm, Problem, TanhTerm, Term, Terms, join, may_need_gradient
+
+
+@dataclass(frozen=True)
+class Call:
+    """A checked call: a problem per group of heads."""
+
+    problems: tuple[Problem, ...]
+    batch: tuple[int, ...]
+    backend: str
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(choose(problem, self.backend) for problem in self.problems)
+
+
+def lower(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    score: Score,
+    mask: Mask | Tensor | None,
+    offset: int | Tensor,
+    dropout: float,
+    seed: int | Tensor | None,
+    sink: float | Tensor | None,
+    need_logsumexp: bool,
+    backend: str,
+) -> Call:
+    """Turn arguments into problems, or raise before any work is done."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if not isinstance(score, Score):
+        raise TypeError(f"score must be a regard.score.Score, such as Dot(), got {type(score).__name__}")
+    check_number("dropout", dropout, 0, 1)
+    lowered = isinstance(k, Keys)
+    key_tensors = k.tensors if isinstance(k, Keys) else (k,)
+    check_tensors(q, key_tensors, v)
+    q, key_tensors, v = autocast(q, key_tensors, v)
+    for x in (*key_tensors, v):
+        if x.dtype != q.dtype:
+            raise TypeError(f"q, k and v must have one dtype, got {q.dtype} and {x.dtype}")
+    shape = shape_of(q, key_tensors, v)
+    kv_heads = v.shape[-3]
+    score.check(shape.heads, q.shape[-1], kv_heads, None if lowered else key_tensors[0].shape[-1])
+    if lowered and len(key_tensors) != score.key_tensors:
+        raise ValueError(
+            f"the lowered keys hold {len(key_tensors)} tensors, {type(score).__name__} makes "
+            f"{score.key_tensors}; were they made by another score?"
+        )
+    offset = offset_of(offset, shape)
+    bound = None if mask is None else as_mask(mask).bind(shape)
+    q, v, *keys = (flat(x, shape.batch) for x in (q, v, *key_tensors))
+    bad_keys, bad_rows = None, None
+    if bound is not None and not (isinstance(k, Keys) and k.trusted):
+        q, v, keys, bad_keys, bad_rows = guard.take_out(q, v, keys, _places(score, len(keys), kv_heads, lowered))
+    keys_or_k = replace(k, tensors=tuple(keys)) if isinstance(k, Keys) else keys[0]
+    terms = Terms(()) if isinstance(score, PerHead) else _join_terms(score, q, keys_or_k, offset, v, kv_heads, shape)
+    whole = Problem(
+        terms,
+        v,
+        shape.heads,
+        shape.queries,
+        bound,
+        offset,
+        None,
+        float(dropout),
+        seed_of(seed, q.device) if dropout > 0 else None,
+        sink_of(sink, shape),
+        bad_keys,
+        bad_rows,
+        0,
+        need_logsumexp,
+        _learned_biases(terms),
+        _learned_offsets(terms),
+    )
+    problems = _groups(whole, score, q, keys_or_k, shape) if isinstance(score, PerHead) else (whole,)
+    return Call(problems, shape.batch, backend)
+
+
+def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slice]:
+    """The key/value heads that each key tensor belongs to: all, but for a PerHead's lowered keys."""
+    if not lowered or not isinstance(score, PerHead):
+        return [slice(0, kv_heads)] * count
+    return [heads for _, heads, part in score.slices(kv_heads) for _ in range(part.key_tensors)]
+
+
+def _groups(whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, shape: Shape) -> tuple[Problem, ...]:
+    """A problem per group of heads."""
+    problems = []
+    parts = score.split(k) if isinstance(k, Keys) else None
+    for i, (heads, kv, part) in enumerate(score.slices(whole.kv_heads)):
+        keys = parts[i] if parts is not None else k[:, kv]  # type: ignore[index]
+        count, v = heads.stop - heads.start, whole.v[:, kv]
+        some = replace(shape, heads=count)
+        terms = _join_terms(part, q[:, heads], keys, whole.offset, v, v.shape[1], some)
+        problems.append(
+            replace(
+                whole,
+                terms=terms,
+                v=v,
+                heads=count,
+                first_head=heads.start,
+                mask=None if whole.mask is None else whole.mask.for_heads(heads),
+                sink=whole.sink if whole.sink is None or whole.sink.shape[1] == 1 else whole.sink[:, heads],
+                bad_keys=None if whole.bad_keys is None else whole.bad_keys[:, kv],
+                bad_rows=None if whole.bad_rows is None else whole.bad_rows[:, heads],
+                need_bias_gradient=_learned_biases(terms),
+                need_offset_gradient=_learned_offsets(terms),
+            )
+        )
+    return tuple(problems)
+
+
+def _join_terms(
+    score: Score, q: Tensor, k: Tensor | Keys, offset: int | Tensor, v: Tensor, kv_heads: int, shape: Shape
+) -> Terms:
+    """The lowered score, and checks of what it brought along itself: biases and a value table."""
+    terms = join(score.queries(q, offset), k if isinstance(k, Keys) else score.keys(k))
+    if terms.values is not None and terms.values.shape[-1] != v.shape[-1]:
+        raise ValueError(
+            f"Relative(values=True) was made for value_dim={terms.values.shape[-1]}, got values with {v.shape[-1]} dims"
+        )
+    bias = False
+    for term in terms.terms:
+        _check_joined(term, kv_heads)
+        bias = bias or isinstance(term, BiasTerm)
+    if not bias:
+        return terms
+    return replace(
+        terms,
+        terms=tuple(BiasTerm(_pairs(t.bias, v.shape[0], shape)) if isinstance(t, BiasTerm) else t for t in terms.terms),
+    )
+
+
+def _learned_biases(terms: Terms) -> bool:
+    biases = terms.biases
+    return len(biases) == 0 or may_need_gradient(*(t.bias for t in biases))
+
+
+def _learned_offsets(terms: Terms) -> bool:
+    offsets = terms.offsets
+    return len(offsets) == 0 or may_need_gradient(*(x for t in offsets for x in (t.table, t.slope)))
+
+
+def _check_joined(term: Term, kv_heads: int) -> None:
+    """Do the two halves of a term fit? They may come from a cache."""
+    dims, made = 1, None
+    if isinstance(term, DotTerm):
+        dims, made = term.q.shape[-1], term.k
+    elif isinstance(term, TanhTerm):
+        dims, made = term.a.shape[-1], term.b
+    elif isinstance(term, KeyTerm):
+        made = term.c
+    if made is not None and (made.shape[1] != kv_heads or made.shape[-1] != dims):
+        raise ValueError(
+            f"the lowered keys have {made.shape[1]} heads of {made.shape[-1]} dims where {kv_heads} heads of {dims} "
+            "are needed; were they made by another score?"
+        )
+
+
+def _pairs(bias: Tensor, batch: int, shape: Shape) -> Tensor:
+    """[B|1, H|1, L|1, S|1] of a bias with the caller's batch dims, or made from q with the flattened one."""
+    if len(shape.batch) != 1 and bias.ndim == 4 and bias.shape[0] == batch != 1:
+        return broadcast_pairs("Bias", bias, replace(shape, batch=(batch,)))
+    return broadcast_pairs("Bias", bias, shape)
