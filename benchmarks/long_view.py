@@ -65,8 +65,8 @@ class Service:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self.at = f"/api/trace/{path.stem}"
 
-    def seconds(self, rows: tuple[int, int], cols: tuple[int, int], **more: object) -> float:
-        """The service's CPU time for a tile."""
+    def seconds(self, rows: tuple[int, int], cols: tuple[int, int], tries: int = 1, **more: object) -> float:
+        """The service's CPU time for a tile; asked again if that took too long and there are ``tries`` left."""
         asked = "".join(f"&{name}={value}" for name, value in more.items())
         start = self._spent()
         self.connection.request(
@@ -74,6 +74,8 @@ class Service:
         )
         answer = self.connection.getresponse()
         body = answer.read()
+        if answer.status == 503 and tries > 1:
+            return self.seconds(rows, cols, tries - 1, **more)
         if answer.status != 200:
             raise SystemExit(body.decode())
         return self._spent() - start
@@ -99,7 +101,7 @@ def row(name: str, tokens: int, folder: Path, idle: int) -> str:
     service = Service(path)
     try:
         size, near = SIDE, min(1024, tokens - SIDE)
-        service.seconds((0, size), (0, size))  # what loads once, such as compiled kernels
+        service.seconds((0, size), (0, size), tries=5)  # what is made once, such as compiled kernels
         whole = (0, tokens)
         overview = min(service.seconds(whole, (i, tokens), samples=1) for i in range(5))  # a column less: none is kept
         cold, known = [], []

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -63,7 +64,8 @@ def corpus(pairs: int, seed: int = 0) -> Corpus:
         return Ragged(words, offsets)
 
     table = Ragged(np.arange(VOCABULARY, dtype=np.uint32), np.arange(VOCABULARY + 1))
-    return Corpus(None, (side(source), side(target)), table, [Part(0, pairs, 1.0)], [])  # type: ignore[arg-type]
+    ids = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2)  # of subwords, all that batches ask for
+    return Corpus(ids, (side(source), side(target)), table, [Part(0, pairs, 1.0)], [])  # type: ignore[arg-type]
 
 
 class Plain(nn.Module):

@@ -1,22 +1,27 @@
-"""regard: attention you can use, train and see."""
+"""regard: attention you can use, train and see.
+
+What is here is imported when it is asked for. A program that ``torch.export`` saved needs our operators before it is
+loaded: ``import regard.nn`` registers them.
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from regard import decode, mask, models, nn, score, trace
-from regard.attend import attend, plan, steps
-from regard.kernels.reference import Steps
-from regard.plan import Plan
-from regard.terms import Keys
-from regard.trace import Trace, record
-
 if TYPE_CHECKING:
+    from regard import decode, mask, models, nn, score, trace
     from regard.answerer import Answerer
+    from regard.attend import attend, plan, steps
     from regard.explorer.answers import Answers
+    from regard.kernels.reference import Steps
     from regard.loading import load
+    from regard.plan import Plan
     from regard.summarizer import Summarizer
+    from regard.terms import Keys
+    from regard.trace import Trace, record
     from regard.translator import Translator
 
 __version__ = "0.1.0"
@@ -42,27 +47,51 @@ __all__ = [
     "trace",
 ]
 
-_LATE = {  # imported when they are asked for: who wants attention alone need not wait for what reads model folders
+# Names and the modules they are in, which are imported when they are asked for: `regard --help` need not wait for
+# torch, and who wants attention alone need not wait for what reads model folders.
+_NAMES = {
     "Answerer": "regard.answerer",
+    "Keys": "regard.terms",
+    "Plan": "regard.plan",
+    "Steps": "regard.kernels.reference",
     "Summarizer": "regard.summarizer",
+    "Trace": "regard.trace",
     "Translator": "regard.translator",
+    "attend": "regard.attend",
     "load": "regard.loading",
+    "plan": "regard.attend",
+    "record": "regard.trace",
+    "steps": "regard.attend",
 }
-
-
-_LATE_MODULES = ("align", "data", "evaluate", "grammar", "plot", "text", "train")
+_MODULES = {"decode", "mask", "models", "nn", "score", "trace"}
+_MORE_MODULES = {"align", "data", "evaluate", "grammar", "plot", "text", "train"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATE_MODULES:
-        return importlib.import_module(f"regard.{name}")
-    if name not in _LATE:
+    if name in _MODULES | _MORE_MODULES:
+        return importlib.import_module(f"regard.{name}")  # which makes it an attribute
+    if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATE[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
+    return found
+
+
+class _Package(ModuleType):
+    """``regard.attend`` and ``regard.plan`` are functions, and also names of modules.
+
+    Python makes a module an attribute of its package once it is imported, by whomever; here the function stays.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _NAMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_LATE_MODULES, "__version__"})
+    return sorted({*__all__, *_MORE_MODULES, "__version__"})
 
 
 def show(trace: Trace | Answers, **options: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from regard._start import own_process, set_aside
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Training needs nothing that commands need besides: it works where typer is not installed."""
@@ -18,5 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(arguments)
 
 
+def command() -> int:
+    """The command of this process."""
+    own_process()
+    try:
+        return main()
+    finally:
+        set_aside()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from regard.kernels import _autocast
 from regard.mask import Shape
 
 
@@ -51,10 +52,9 @@ def shape_of(q: Tensor, keys: tuple[Tensor, ...], v: Tensor) -> Shape:
 
 def autocast(q: Tensor, keys: tuple[Tensor, ...], v: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     """Under autocast q, k and v become its dtype, as for PyTorch's own attention."""
-    device = q.device.type
-    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+    if not _autocast.is_on(q.device) or q.dtype == torch.float64:
         return q, keys, v
-    dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(q.device.type)
     return q.to(dtype), tuple(t.to(dtype) for t in keys), v.to(dtype)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard._start import starting
 from regard.console import (
     Job,
     as_object,
@@ -268,15 +269,16 @@ def summarize(
     A document that is empty, binary or not UTF-8 is reported on stderr and gives an empty line. One that is longer than
     all that the model was trained on is read whole, with a note; nothing is cut off.
     """
-    from regard.summarizer import load
-
     if max_length < min_length:
         raise ValueError(f"--max-length {max_length} is less than --min-length {min_length}")
     documents = _documents(text, input, by_line, key)
     search: dict[str, Any] = {"beam": beam, "length": length, "min_length": min_length, "max_length": max_length}
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
     with Writer(output) as writer, Job(strict, "documents") as job:
-        summarizer = load(model, device=device, int8=int8)
+        with starting():
+            from regard.summarizer import load
+
+            summarizer = load(model, device=device, int8=int8)
         for some in windows(documents, 1000):
             for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
                 writer.write([found.text])
@@ -319,12 +321,13 @@ def answer(
     A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
     text. A question that cannot be asked is reported on stderr and gives an empty line.
     """
-    from regard.answerer import Answer, load
-
     if str(context) == "-" and not (question or input):
         raise ValueError("the context and the questions cannot both be read from the standard input")
     text, lines = whole_text(context), list(_given(question, None if input is None else [input]))
-    answerer = load(model, device=device)
+    with starting():
+        from regard.answerer import Answer, load
+
+        answerer = load(model, device=device)
     options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "attention": show, "batch_tokens": batch_tokens}
     options["abstain"] = None if always is None else not always
     with Writer(output) as writer:
@@ -344,6 +347,7 @@ def answer(
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     outputs: Annotated[list[Path] | None, typer.Argument(metavar="[OUTPUT]...", help="Files of translations.")] = None,
     *,
     reference: Annotated[Path, typer.Option("--reference", "-r", help="What they should have been.")],
@@ -379,6 +383,10 @@ def evaluate(
     if source is None and (model or not outputs):
         raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
     model = [] if source is None else model or ["en-fr-small"]
+    if not model and (idle := _said(context, "beam", "batch_tokens", "engine", "device", "int8")):
+        raise ValueError(f"{idle}: for a model that translates; files of translations are taken as they are")
+    if not bootstrap and (idle := _said(context, "seed")):
+        raise ValueError(f"{idle}: for --bootstrap, which draws; nothing else does")
     if bootstrap and len(outputs or []) + len(model) < 2:
         raise ValueError("--bootstrap compares with the first output: give two or more files or models")
     wanted = text_of(reference)
@@ -405,6 +413,7 @@ def evaluate(
 
 @app.command()
 def align(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="Source lines; or pairs, with a tab or ||| between; - is stdin.")],
     target: Annotated[Path | None, typer.Argument(help="Target lines.")] = None,
     *,
@@ -439,13 +448,18 @@ def align(
     one where the decoder has just read it (--shift), which is far better than the one where it is predicted.
     --statistical counts which words come together instead, in both directions, and wants thousands of pairs.
     """
-    import regard.align as words
-
-    if statistical and (show or any(option is not None for option in (reverse, layer, head, shift))):
-        raise ValueError("--statistical needs no model: leave out --reverse, --show, --layer, --head and --shift")
+    of_models = ("model", "reverse", "layer", "head", "shift", "show", "batch_tokens", "engine", "int8")
+    if statistical and (idle := _said(context, *of_models)):
+        raise ValueError(f"--statistical needs no model: leave out {idle}")
     if symmetrize not in METHODS:
         raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
+    if not statistical and reverse is None and (idle := _said(context, "symmetrize")):
+        raise ValueError(f"{idle}: makes one of two directions; give --reverse, a model from target to source")
+    if gold is None and (idle := _said(context, "gold_base")):
+        raise ValueError(f"{idle}: says how --gold counts; give that too")
     pairs = pairs_of(source, target)
+    with starting():
+        import regard.align as words
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
@@ -493,11 +507,11 @@ def export(
     CTranslate2 runs Transformers with dot-product scores. What is exported has the model's subwords beside it, and
     shows the attention of one layer: that of the align table in the model's config.toml, or the middle one.
     """
-    from regard.interop import ctranslate2
-    from regard.translator import find
-
     if format != "ctranslate2":
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")
+    with starting():
+        from regard.interop import ctranslate2
+        from regard.translator import find
     ctranslate2.export(find(model), out, positions=positions)
 
 
@@ -519,7 +533,8 @@ def serve(
 
     GET /api/openapi.json describes everything there is. Ctrl-C or SIGTERM stop it after what runs has been answered.
     """
-    from regard.explorer import start
+    with starting():
+        from regard.explorer import start
 
     start(
         _served(model, trace),
@@ -554,7 +569,8 @@ def explore(
 
     It is `regard serve` with a page. Everything stays on this machine.
     """
-    from regard.explorer import start
+    with starting():
+        from regard.explorer import start
 
     start(
         _served(model, trace),
@@ -601,6 +617,12 @@ def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any
     ]
 
 
+def _said(context: typer.Context, *options: str) -> str:
+    """Which of these options were given, as they are written: "" for none."""
+    given = [name for name in options if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
+
+
 def _given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
     """Lines from arguments, files or the standard input."""
     if text and input:
@@ -638,6 +660,7 @@ def _documents(text: list[str] | None, input: list[Path] | None, by_line: bool, 
 
 
 def _load(name: str, device: str | None, int8: bool, engine: str) -> Translator:
-    from regard.translator import load
+    with starting():
+        from regard.translator import load
 
-    return load(name, device=device, int8=int8, engine=engine)
+        return load(name, device=device, int8=int8, engine=engine)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.models import (
     PointerConfig,
@@ -121,7 +122,8 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
         raise FileNotFoundError(f"{folder}: {', '.join(missing)} missing from the model folder; {hint}")
     subwords = load_subwords(folder / "tokenizer.json")
     try:
-        model = make_model(settings["model"])
+        with _Unfilled():
+            model = make_model(settings["model"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{folder / 'config.toml'}: not a usable configuration: {error}") from error
     if model.config.vocab_size != len(subwords):
@@ -163,7 +165,24 @@ def _load(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
         if weights[name].shape != shape:
             got = list(weights[name].shape)
             raise Damaged(f"{path}: {name} is {got}, config.toml says {list(shape)}; they are not of one model")
-    model.load_state_dict(weights)
+    model.load_state_dict(weights, assign=True)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Makes parameters without starting them at random, which takes longer than reading those that replace them.
+
+    What is computed, such as tables of positions, is computed.
+    """
+
+    DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self.DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        if func is torch.linalg.qr:  # nn.init.orthogonal_ makes what it has drawn orthogonal
+            return args[0], args[0]
+        return func(*args, **kwargs)
 
 
 # --- int8 ---
@@ -181,15 +200,15 @@ def pack(weights: Mapping[str, Tensor], store: str) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights in float32 of what is stored."""
+    """Weights in float32 of what is stored, in memory of their own."""
     out: dict[str, Tensor] = {}
     for name, t in tensors.items():
         if name.endswith(".scale") and name.removesuffix(".scale") in tensors:
             continue
         scale = tensors.get(f"{name}.scale")
-        out[name] = (
-            t.float() * scale.float()[:, None] if scale is not None else t.float() if t.is_floating_point() else t
-        )
+        out[name] = t.to(torch.float32 if t.is_floating_point() or scale is not None else t.dtype, copy=True)
+        if scale is not None:
+            out[name].mul_(scale.float()[:, None])
     return out
 
 

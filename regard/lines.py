@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import signal
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -183,12 +185,13 @@ class Writer:
     """Writes lines: to the standard output as they come, or to a file that replaces an older one at the end, whole.
 
     It is opened before the work, so that a place that cannot be written to is told at once; if the work fails, what was
-    there before stays.
+    there before stays, and nothing else. To be ended by SIGTERM is to fail.
     """
 
     def __init__(self, path: PathLike | None = None) -> None:
         self.path = None if path is None or str(path) == "-" else Path(path).resolve()
         self._part: Path | None = None
+        self._signals = contextlib.ExitStack()
         if self.path is None and sys.stdout is None:
             raise OSError("standard output: it is closed; name a file with --output")
         self._stream: BinaryIO = sys.stdout.buffer if self.path is None else None  # type: ignore[assignment]
@@ -203,8 +206,10 @@ class Writer:
         try:
             if self._part and self.path.exists():
                 open(self.path, "ab").close()  # may it be written to?
+            self._signals.enter_context(_ended_in_order())
             self._stream = open(self._part or self.path, "wb")
         except OSError as error:
+            self._signals.close()
             raise OSError(f"{self.path}: cannot be written: {error.strerror}") from error
         return self
 
@@ -235,3 +240,21 @@ class Writer:
                 self._stream.close()
             if self._part:
                 self._part.unlink(missing_ok=True)
+            self._signals.close()
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM, where nobody else handles it, ends the program as an error would: what was begun is cleared away."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

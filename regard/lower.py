@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from regard.arguments import autocast, check_number, check_tensors, flat, offset_of, seed_of, shape_of, sink_of
@@ -101,12 +102,13 @@ def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slic
 def _groups(whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, shape: Shape) -> tuple[Problem, ...]:
     """A problem per group of heads."""
     problems = []
+    cleaned = whole.bad_keys is not None
     parts = score.split(k) if isinstance(k, Keys) else None
     for i, (heads, kv, part) in enumerate(score.slices(whole.kv_heads)):
-        keys = parts[i] if parts is not None else k[:, kv]  # type: ignore[index]
-        count, v = heads.stop - heads.start, whole.v[:, kv]
+        keys = parts[i] if parts is not None else _cut(k, kv, cleaned)  # type: ignore[arg-type]
+        count, v = heads.stop - heads.start, _cut(whole.v, kv, cleaned)
         some = replace(shape, heads=count)
-        terms = _join_terms(part, q[:, heads], keys, whole.offset, v, v.shape[1], some)
+        terms = _join_terms(part, _cut(q, heads, cleaned), keys, whole.offset, v, v.shape[1], some)
         problems.append(
             replace(
                 whole,
@@ -116,13 +118,22 @@ def _groups(whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, shape: 
                 first_head=heads.start,
                 mask=None if whole.mask is None else whole.mask.for_heads(heads),
                 sink=whole.sink if whole.sink is None or whole.sink.shape[1] == 1 else whole.sink[:, heads],
-                bad_keys=None if whole.bad_keys is None else whole.bad_keys[:, kv],
-                bad_rows=None if whole.bad_rows is None else whole.bad_rows[:, heads],
+                bad_keys=None if whole.bad_keys is None else _cut(whole.bad_keys, kv, cleaned),
+                bad_rows=None if whole.bad_rows is None else _cut(whole.bad_rows, heads, cleaned),
                 need_bias_gradient=_learned_biases(terms),
                 need_offset_gradient=_learned_offsets(terms),
             )
         )
     return tuple(problems)
+
+
+def _cut(x: Tensor, heads: slice, cleaned: bool) -> Tensor:
+    """Some heads of x: a view; compiled, of a tensor that was cleaned, a copy, which the cleaning writes at no cost.
+
+    PyTorch 2.13 compiles slices of such a tensor, with gradients and for any length, for the strides of one length.
+    """
+    part = x[:, heads]
+    return part.clone() if cleaned and torch.compiler.is_compiling() else part
 
 
 def _join_terms(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from regard.kernels import blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
+from regard.kernels import _autocast, blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold, plain
 
 
@@ -63,28 +63,39 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
     """The first kernel that does not refuse; a forced one must not."""
     problem, folded = _simplify(problem)
     if backend != "auto":
-        why = KERNELS[backend].refuses(problem)
+        why = _refuses(backend, problem)
         if why is not None:
             raise ValueError(
                 f"backend={backend!r} cannot run this: {why}; backend='auto' would take {choose(problem).kernel!r}"
             )
         return Choice(problem, backend, {}, folded)
     refusals: dict[str, str] = {}
-    for name, kernel in KERNELS.items():
+    for name in KERNELS:
         if name in GPU_ONLY and problem.device.type == "cpu":
             continue
-        why = kernel.refuses(problem)
+        why = _refuses(name, problem)
         if why is None:
             return Choice(problem, name, refusals, folded)
         refusals[name] = why
     raise AssertionError("the reference refuses nothing")
 
 
+def _refuses(name: str, problem: Problem) -> str | None:
+    if name != "reference" and _forward_mode():
+        return "it has no forward-mode derivative (torch.func.jvp, jacfwd, hessian)"
+    return KERNELS[name].refuses(problem)
+
+
+def _forward_mode() -> bool:
+    """Is this differentiated forward, by torch.func.jvp and what is made of it, or with dual numbers?"""
+    return forward_ad._current_level >= 0
+
+
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Are these [B, H, L, D] as PyTorch's own attention takes them, so that a dot product needs no further plan?
 
     Checks, lowering and planning cost more than a small attention itself. Anything unusual, right or wrong, is not
-    plain: grouped heads, other batch dims, empty, of several dtypes, under autocast.
+    plain: grouped heads, other batch dims, empty, of several dtypes, under autocast, differentiated forward.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         return False
@@ -102,7 +113,8 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and dtype.is_floating_point
         and device == k.device
         and device == v.device
-        and not torch.is_autocast_enabled(device.type)
+        and not _autocast.is_on(device)
+        and not _forward_mode()
     )
 
 

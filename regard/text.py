@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -64,20 +64,15 @@ class Subwords:
         self.lowercase = lowercase
         self._tokenizer = tokenizer
         tokenizer.encode_special_tokens = True
-        model = json.loads(tokenizer.to_str())["model"]
-        _check(model)
-        names: dict[str, int] = model["vocab"]
+        _check(tokenizer)
+        names = tokenizer.get_vocab(with_added_tokens=False)
         first = 1 + max(names[s] for s in SPECIAL)
         added = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
         self.extra = {name: i for name, i in added.items() if i >= first}
-        by_byte = {char: byte for byte, char in _byte_chars().items()}
         self._bytes = [b""] * tokenizer.get_vocab_size()
+        table = _char_bytes()
         for name, i in names.items():
-            self._bytes[i] = b"" if name in added else bytes(by_byte[char] for char in name)
-        self._merges: Merges = {
-            (names[left], names[right]): (rank, names[left + right])
-            for rank, (left, right) in enumerate(model["merges"])
-        }
+            self._bytes[i] = b"" if name in added else name.translate(table).encode("latin-1")
 
     # --- making one ---
 
@@ -146,27 +141,25 @@ class Subwords:
 
     @classmethod
     def from_json(cls, text: str) -> Subwords:
-        from tokenizers import Tokenizer
+        return cls.of(parsed(text))
 
-        try:
-            whole = json.loads(text)
-            prefix = json.loads(_blank().to_str())["normalizer"]
-            lower = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, prefix]}
-            if whole["normalizer"] not in (prefix, lower):
-                raise ValueError("expected Subwords' own normalizer; it was made by something else")
-            # Lower-casing is done here, character by character, so that offsets stay those of the line.
-            lowercase = whole["normalizer"] == lower
-            tokenizer = Tokenizer.from_str(json.dumps(whole | {"normalizer": prefix}))
-            return cls(tokenizer, lowercase=lowercase)
-        except ValueError:
-            raise
-        except Exception as error:  # the library raises Exception itself
-            raise ValueError(f"{type(error).__name__}: {error}") from error
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Subwords:
+        """Those of a tokenizer that ``to_json`` described."""
+        from tokenizers import normalizers
+
+        prefix, found = normalizers.Prepend(_PREFIX), tokenizer.normalizer
+        lower = normalizers.Sequence([normalizers.Lowercase(), prefix])
+        if found is None or found.__getstate__() not in (prefix.__getstate__(), lower.__getstate__()):
+            raise ValueError("expected Subwords' own normalizer; it was made by something else")
+        # Lower-casing is done here, character by character, so that offsets stay those of the line.
+        tokenizer.normalizer = prefix
+        return cls(tokenizer, lowercase=found.__getstate__() == lower.__getstate__())
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal subwords."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+        return fingerprint(self.to_json())
 
     # --- using it ---
 
@@ -183,6 +176,11 @@ class Subwords:
     def silent(self) -> list[int]:
         """Tokens that are no text: the special ones, and the extra ones."""
         return [PAD, BOS, EOS, UNK, *self.extra.values()]
+
+    @property
+    def breaks(self) -> list[int]:
+        """Tokens with a line end in them."""
+        return [i for i, token in enumerate(self._bytes) if b"\n" in token or b"\r" in token]
 
     def names(self) -> list[str]:
         """All subwords by number, as tokenizer.json writes them: a byte is a printable character, a space is Ġ."""
@@ -235,10 +233,14 @@ class Subwords:
     @cached_property
     def dropout(self) -> Dropout:
         """Draws segmentations; see ``regard.bpe``."""
+        model = json.loads(self._tokenizer.to_str())["model"]
+        names: dict[str, int] = model["vocab"]
+        merges: Merges = {
+            (names[left], names[right]): (rank, names[left + right])
+            for rank, (left, right) in enumerate(model["merges"])
+        }
         single = {token: i for i, token in enumerate(self._bytes) if len(token) == 1}
-        return Dropout(
-            self._merges, [tuple(single[token[k : k + 1]] for k in range(len(token))) for token in self._bytes]
-        )
+        return Dropout(merges, [tuple(single[token[k : k + 1]] for k in range(len(token))) for token in self._bytes])
 
     def _checked(self, line: str) -> str:
         checked(line)
@@ -273,6 +275,11 @@ class Subwords:
             if word_of[byte] < 0 and piece_of[byte] == piece_of[byte + 1]:
                 word_of[byte] = word_of[byte + 1]
         return char_of, piece_of, word_of
+
+
+def fingerprint(tokenizer: str) -> str:
+    """Equal for equal subwords, of their tokenizer.json."""
+    return hashlib.sha256(tokenizer.encode()).hexdigest()[:32]
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -328,10 +335,22 @@ def _blank() -> Tokenizer:
     return tokenizer
 
 
-def _check(model: dict[str, Any]) -> None:
-    vocabulary = model.get("vocab", {})
-    if model.get("type") != "BPE" or not isinstance(vocabulary, dict):
-        raise ValueError(f"expected a BPE model, got {model.get('type')}")
+def parsed(text: str) -> Tokenizer:
+    """A tokenizer.json as the library reads it."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises Exception itself
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _check(tokenizer: Tokenizer) -> None:
+    from tokenizers import models
+
+    if not isinstance(tokenizer.model, models.BPE):
+        raise ValueError(f"expected a BPE model, got {type(tokenizer.model).__name__}")
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     if [vocabulary.get(name) for name in SPECIAL] != [PAD, BOS, EOS, UNK]:
         raise ValueError(f"expected {' '.join(SPECIAL)} to have the ids 0 to 3; it was made by something else")
     if missing := [byte for byte, char in _byte_chars().items() if char not in vocabulary]:
@@ -345,6 +364,11 @@ def _byte_chars() -> dict[int, str]:
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in shown]
     return {byte: chr(byte) for byte in shown} | {byte: chr(0x100 + i) for i, byte in enumerate(rest)}
+
+
+def _char_bytes() -> dict[int, int]:
+    """For ``str.translate``: the character that a byte is written as → the byte, and any other below 256 → no byte."""
+    return dict.fromkeys(range(256), 0xFFFF) | {ord(char): byte for byte, char in _byte_chars().items()}
 
 
 def checked(line: str) -> str:

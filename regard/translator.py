@@ -89,8 +89,7 @@ class Translator:
         self.limit = limit if known is None else min(limit, known - 1)
         self.split = self.limit if split is None else min(split, self.limit)
         # A line stays a line, and only text comes out.
-        broken = [i for i in range(len(subwords)) if {"\n", "\r"} & set(subwords.token(i))]
-        self._ban = [UNK, *subwords.extra.values(), *broken]
+        self._ban = [UNK, *subwords.extra.values(), *subwords.breaks]
 
     def __repr__(self) -> str:
         what = self.engine.name

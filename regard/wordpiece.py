@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.bpe import Chunks
 from regard.spelling import spaced
-from regard.text import Encoded, Subwords, checked, word_numbers, write_whole
+from regard.text import Encoded, Subwords, checked, fingerprint, parsed, word_numbers, write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,9 +42,8 @@ class WordPiece:
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
-        kind = json.loads(tokenizer.to_str())["model"].get("type")
-        if kind != "WordPiece":
-            raise ValueError(f"expected a WordPiece model, got {kind}")
+        if not is_wordpiece(tokenizer):
+            raise ValueError(f"expected a WordPiece model, got {type(tokenizer.model).__name__}")
         known = tokenizer.get_vocab()
         if missing := [name for name in (PAD, UNK, CLS, SEP) if name not in known]:
             raise ValueError(f"expected the tokens {PAD} {UNK} {CLS} {SEP}; {', '.join(missing)} missing")
@@ -93,14 +91,7 @@ class WordPiece:
 
     @classmethod
     def from_json(cls, text: str) -> WordPiece:
-        from tokenizers import Tokenizer
-
-        try:
-            return cls(Tokenizer.from_str(text))
-        except ValueError:
-            raise
-        except Exception as error:  # the library raises Exception itself
-            raise ValueError(f"{type(error).__name__}: {error}") from error
+        return cls(parsed(text))
 
     def knowing(self, character: str) -> WordPiece:
         """The same, with a token for this character: in a vocabulary without it, one of those named [unused…]."""
@@ -122,7 +113,7 @@ class WordPiece:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal subwords."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+        return fingerprint(self.to_json())
 
     def __len__(self) -> int:
         return int(self._tokenizer.get_vocab_size())
@@ -189,7 +180,15 @@ Cutter = Subwords | WordPiece
 def load_subwords(path: str | os.PathLike[str]) -> Cutter:
     """The subwords of a tokenizer.json, of either kind."""
     path = Path(path)
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        if json.loads(path.read_bytes())["model"]["type"] == "WordPiece":
-            return WordPiece.load(path)
-    return Subwords.load(path)
+    try:
+        tokenizer = parsed(path.read_bytes().decode())
+        return WordPiece(tokenizer) if is_wordpiece(tokenizer) else Subwords.of(tokenizer)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a usable tokenizer.json: {error}") from error
+
+
+def is_wordpiece(tokenizer: Tokenizer) -> bool:
+    """Whether it cuts as BERT's does."""
+    from tokenizers import models
+
+    return isinstance(tokenizer.model, models.WordPiece)

@@ -98,3 +98,16 @@ def test_evaluate_refuses():
 def test_a_bootstrap_of_one_output_compares_nothing_and_is_refused(run, files):
     done = run("evaluate", files / "test.fr", "-r", files / "test.fr", "--bootstrap", 10)
     assert done.code == 2 and "give two or more files or models" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--beam", 2], "--beam: for a --model that translates"),
+        (["--batch-tokens", 9, "--engine", "torch", "--int8"], "--batch-tokens, --engine, --int8: for a --model"),
+        (["--seed", 1], "--seed: for --bootstrap"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(run, files, options, told):
+    done = run("evaluate", files / "test.fr", "-r", files / "test.fr", *options)
+    assert done.code == 2 and told in done.err and not done.out

@@ -2,15 +2,18 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from commands import GOLD, PAIRS, ROOT, SOURCES, TARGETS, process
 
 from regard import align, decode
+from regard.lines import Writer
 
 # --- what goes in ---
 
@@ -345,3 +348,39 @@ def test_translating_imports_what_it_needs_alone(model):
     loaded = set(done.stderr.split())
     assert done.stdout == TARGETS[0] + "\n" and {"torch", "tokenizers", "typer"} <= loaded
     assert not loaded & {"sacrebleu", "numba", "transformers", "matplotlib", "pandas", "scipy", "sklearn"}
+
+
+# --- ended from outside ---
+
+
+def test_ended_by_sigterm_it_leaves_nothing_behind(model, tmp_path):
+    """An older file stays, no part of a new one does, and the exit code is the signal's."""
+    out = tmp_path / "out.txt"
+    out.write_text("older\n")
+    program = [sys.executable, "-m", "regard", "translate", "-m", str(model), "--output", str(out)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(list(tmp_path.iterdir())) == 2, "it should wait for lines, with a part of the output open"
+        running.terminate()
+        errors = running.stderr.read()
+    assert (running.returncode, errors) == (143, b"")
+    assert out.read_text() == "older\n" and list(tmp_path.iterdir()) == [out]
+
+
+def test_writers_handle_sigterm_only_while_they_write_and_where_nobody_else_does(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, Writer(tmp_path / "new"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143 and not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before
+    seen = []
+    signal.signal(signal.SIGTERM, lambda *_: seen.append("mine"))
+    try:
+        with Writer(tmp_path / "new"):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["mine"] and (tmp_path / "new").exists()

@@ -1,6 +1,7 @@
 """The package as a whole: its public names, the direction of its imports, and what importing it costs."""
 
 import ast
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,13 @@ import regard.plot
 import regard.tasks.translation
 import regard.text
 import regard.train
+from regard._start import starting
 
 ROOT = Path(regard.__file__).parent
 
 # Imports point up this list only.
 LAYOUT = [
+    "_start",
     "terms",
     "score",
     "mask",
@@ -305,18 +308,42 @@ def python(*arguments):
     return done
 
 
+def loaded_by(code):
+    """The packages that are loaded after some code."""
+    return set(python("-c", f"import sys; {code}; print(*{{m.split('.')[0] for m in sys.modules}})").stdout.split())
+
+
+ATTENTION = "import regard; regard.attend, regard.nn, regard.models, regard.decode, regard.trace"
+
+
 def test_importing_pulls_in_nothing_optional():
-    code = "import sys, regard; print(*sorted({m.split('.')[0] for m in sys.modules}))"
-    loaded = set(python("-c", code).stdout.split())
+    loaded = loaded_by(ATTENTION)
     assert "torch" in loaded and not loaded & {*OPTIONAL, *COMMANDS}
+
+
+def test_torch_waits_until_it_is_needed():
+    assert "torch" not in loaded_by("import regard")
+
+
+def test_functions_that_are_named_as_their_modules_stay_functions():
+    calls = "assert callable(regard.attend) and callable(regard.plan)"
+    for first in ("import regard.nn", "import regard.attend", "import regard.plan", "from regard.plan import Plan"):
+        python("-c", f"{first}; import regard; {calls}; from regard import attend, plan; assert callable(plan)")
+    python("-c", f"import regard; {calls}; import regard.plan, regard.attend; {calls}")
+
+
+def test_operators_are_registered_for_exported_programs():
+    python("-c", "import torch, regard.nn; torch.ops.regard.attention, torch.ops.regard.attention_backward")
 
 
 def import_times():
     """Microseconds of ``-X importtime``: what regard adds to torch, and what of it is its own files."""
-    lines = [line.split("|") for line in python("-X", "importtime", "-c", "import regard").stderr.splitlines()]
-    cumulative = {line[2].strip(): int(line[1]) for line in lines if len(line) == 3 and line[1].strip().isdigit()}
-    own = sum(int(line[0].split(":")[1]) for line in lines if len(line) == 3 and line[2].strip().startswith("regard"))
-    return cumulative["regard"] - cumulative["torch"], own
+    lines = [line.split("|") for line in python("-X", "importtime", "-c", ATTENTION).stderr.splitlines()]
+    times = [line for line in lines if len(line) == 3 and line[1].strip().isdigit()]
+    torch = next(int(line[1]) for line in times if line[2].strip() == "torch")
+    whole = sum(int(line[1]) for line in times if line[2].startswith(" regard"))  # what no other module has imported
+    own = sum(int(line[0].split(":")[1]) for line in times if line[2].strip().startswith("regard"))
+    return whole - torch, own
 
 
 def test_importing_is_fast():
@@ -329,3 +356,53 @@ def test_importing_is_fast():
 
 def test_the_package_is_typed():
     assert (ROOT / "py.typed").exists()
+
+
+# --- the command ---
+
+COMMAND = ("translate", "summarize", "answer", "evaluate", "align", "export", "serve", "explore")
+WRONG = (
+    "",
+    "translat",
+    "translate --bem 3 x",
+    "translate --beam x y",
+    "translate --top-k 3 x",
+    "translate --input nowhere",
+    "summarize x",
+    "summarize -m x --max-length 1 --min-length 2 y",
+    "answer x",
+    "evaluate x",
+    "align nowhere",
+    "align --symmetrize x y",
+    "export -o x -f y",
+)
+USAGE = dict.fromkeys(["--help", "--version", *(f"{name} --help" for name in COMMAND)], 0) | dict.fromkeys(WRONG, 2)
+
+
+@pytest.mark.parametrize("arguments", USAGE)
+def test_help_and_wrong_usage_do_without_torch(arguments):
+    code = "import sys; from regard.__main__ import main; code = main(sys.argv[1:]); sys.exit(code + 4 * loaded)"
+    code = code.replace("loaded", "('torch' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code, *arguments.split()], capture_output=True, check=False)
+    assert done.returncode == USAGE[arguments], done.stderr
+
+
+def test_garbage_is_collected_again_after_the_start():
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    with starting():
+        assert not gc.isenabled()
+    assert gc.isenabled() and gc.get_freeze_count() == frozen  # this process is the tests', and not a command's
+    gc.disable()
+    try:
+        with starting():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_command_sets_aside_what_its_start_has_made():
+    code = "import gc; from regard._start import own_process, starting; own_process()\n"
+    code += "with starting(): pass\nassert gc.isenabled() and gc.get_freeze_count() > 1000"
+    python("-c", code)

@@ -262,3 +262,49 @@ def test_trilinear_is_a_diagonal_general_and_a_key():
     assert (pair(q, k) + key(q, k) - trilinear).abs().max() > 0.1  # what the softmax cancels is there
     with pytest.raises(ValueError, match="diagonal=True needs equal dims, got query_dim=4, key_dim=5"):
         regard.score.General(4, 5, diagonal=True)
+
+
+# --- what is shown of them ---
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "Dot()",
+        "Dot(scale=0.5)",
+        "Additive(query_dim=4, key_dim=6, hidden_dim=5)",
+        "Additive(query_dim=4, key_dim=6, hidden_dim=5, heads=4, kv_heads=2, init='paper', form='exact')",
+        "General(query_dim=4, key_dim=6)",
+        "General(query_dim=4, key_dim=4, heads=2, scale=0.5, diagonal=True)",
+        "Bilinear(query_dim=4, key_dim=6, rank=3)",
+        "Bilinear(query_dim=4, key_dim=4, rank=3, shared=True, heads=4, kv_heads=2, scale=0.5)",
+        "Cosine(max_scale=100.0, eps=1e-06)",
+        "Cosine(heads=4, max_scale=50.0, eps=1e-06)",
+        "Location(query_dim=4, max_distance=3)",
+        "Location(query_dim=4, max_distance=3, scale=0.5, heads=2)",
+        "Relative(dim=4, max_distance=3)",
+        "Relative(dim=4, max_distance=3, values=True, heads=2, value_dim=6)",
+        "ALiBi(heads=6)",
+        "T5Bias(heads=4, buckets=32, max_distance=128, bidirectional=True)",
+        "T5Bias(heads=4, buckets=16, max_distance=64, bidirectional=False)",
+        "Key(dim=4)",
+        "Key(dim=4, heads=2)",
+    ],
+)
+def test_a_score_shows_what_it_was_made_with(shown):
+    """Made of what it shows, it shows the same."""
+    assert repr(eval(shown, vars(regard.score))) == shown
+
+
+def test_scores_of_other_scores_show_them():
+    shown = repr(regard.score.PerHead((2, regard.score.Dot()), (1, regard.score.Key(4))))
+    assert "heads=2 + 1" in shown and "Key(dim=4)" in shown
+    assert repr(regard.score.Bias(torch.zeros(2, 3))) == "Bias([2, 3])"
+
+
+def test_steps_show_a_line_each():
+    steps = regard.steps(*torch.randn(3, 1, 2, 50, 8), mask=regard.mask.Causal())
+    lines = repr(steps).split("\n")
+    assert [line.split()[0] for line in lines] == ["Steps", *steps.__dataclass_fields__]
+    assert "[1, 2, 50, 50]" in lines[4] and lines[4].endswith("0 … 1") and max(map(len, lines)) < 80
+    assert "[2, 3, 3]" in repr(regard.steps(*torch.zeros(3, 2, 3, 4, device="meta")))

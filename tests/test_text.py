@@ -237,6 +237,13 @@ def broken(change):
         (broken(lambda w: w.pop("model")), "not a usable tokenizer.json"),
         (broken(lambda w: w["model"]["merges"].append(["qq", "zz"])), "not a usable tokenizer.json"),
         (broken(lambda w: w.update(normalizer=None)), "made by something else"),
+        (broken(lambda w: w.update(normalizer={"type": "Lowercase"})), "made by something else"),
+        (broken(lambda w: w.update(model={"type": "WordLevel", "vocab": {}, "unk_token": ""})), "expected a BPE model"),
+        (
+            broken(lambda w: w["model"]["vocab"].update({"a b": len(w["model"]["vocab"])})),
+            "not a usable tokenizer.json",
+        ),
+        (broken(lambda w: w["model"]["vocab"].update({"道": len(w["model"]["vocab"])})), "not a usable tokenizer.json"),
         (broken(lambda w: w["model"].update(vocab={"<pad>": 0}, merges=[])), "made by something else"),
     ],
 )
@@ -246,6 +253,13 @@ def test_a_broken_file_is_refused_by_name(subwords, tmp_path, damage, message):
     with pytest.raises(ValueError, match=message) as error:
         Subwords.load(path)
     assert str(path) in str(error.value)
+
+
+def test_tokens_with_a_line_end():
+    lines = ["one \ntwo", "three \ntwo", "four\r five", "six\r five"]
+    subwords = Subwords.learn([lines], 280)
+    expected = [i for i in range(len(subwords)) if {"\n", "\r"} & set(subwords.token(i))]
+    assert subwords.breaks == expected and len(expected) > 2
 
 
 def test_other_bytes_than_utf8_are_refused_by_name(tmp_path):

@@ -470,3 +470,36 @@ def test_without_names_the_modules_that_did_not_run():
         regard.trace.without(model, {"nowhere": [0]}),
     ):
         model(torch.randn(1, 3, 16, dtype=torch.float64))
+
+
+# --- labels ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (([*"abc"],), "queries: expected 4 names, one for each row of 'self', got 3"),
+        (([*"abcde"],), "queries: expected 4 names"),
+        (([*"abcd"], [*"xyz"]), "keys: expected 6 names, one for each column of 'self', got 3"),
+        (([*"abcd"],), "got 4; where rows and columns differ, give both"),
+    ],
+)
+def test_labels_of_a_wrong_count_are_refused(arguments, told):
+    trace = regard.Trace.of(torch.randn(1, 2, 4, 8), *torch.randn(2, 1, 2, 6, 8))
+    with pytest.raises(ValueError, match=told):
+        trace.label(*arguments)
+    trace.label([*"abcd"], [*"uvwxyz"])
+    assert trace.labels() == ([*"abcd"], [*"uvwxyz"])
+    with pytest.raises(ValueError, match="item: expected one of 1, counted from 0, got 1"):
+        trace.label([*"abcd"], [*"uvwxyz"], item=1)
+
+
+def test_labels_may_be_of_each_of_several_calls():
+    module, x = attention(SCORES["alibi"]()), torch.randn(1, 3, 32, dtype=torch.float64)
+    with regard.record(module) as trace:
+        module(x)
+        module(x)
+    trace.label([*"abc"])
+    trace.label([*"abcabc"], [*"abc"])
+    with pytest.raises(ValueError, match="expected 6 names"):
+        trace.label([*"abcd"], [*"abc"])

@@ -1,21 +1,25 @@
-"""torch.compile, torch.func, autocast and double backward."""
+"""torch.compile, torch.func, autocast, forward mode and double backward."""
 
 import pytest
 import torch
 from cases import Sizes, score, tensors
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard.kernels import _op
 from regard.mask import Causal, Documents, Lengths, Window
+from regard.score import PerHead
 from regard.terms import DotTerm, Problem, Terms
 
 SIZES = Sizes(batch=(2,), heads=4, kv_heads=2, queries=6, keys=6, dim=4, value_dim=3)
 # PyTorch warns that its own attention has no rule for vmap and is looped over.
 sdpa_has_no_vmap = pytest.mark.filterwarnings(r"ignore:There is a performance drop.*scaled_dot_product:UserWarning")
+# Its own inductor and forward mode use what it warns of.
+uses_jit = pytest.mark.filterwarnings(r"ignore:`torch\.jit:DeprecationWarning")
 NAMES = ["dot", "additive", "relative_values", "everything", "per_head"]
 BACKENDS = ["reference", "blockwise"]
 
@@ -65,7 +69,7 @@ def test_compiles_without_graph_breaks(name):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(r"ignore:`torch\.jit:DeprecationWarning")  # inductor's own imports
+@uses_jit
 @pytest.mark.parametrize("name", ["dot_mask", "additive", "everything"])
 def test_compiles_with_inductor(name):
     compiles(name, "inductor")
@@ -102,6 +106,27 @@ def test_masked_nan_stays_out_when_compiled(backend):
         lambda *x: regard.attend(*x, mask=Lengths(4), backend=backend), fullgraph=True, backend="aot_eager"
     )
     same(f(q, k, v), clean)
+
+
+@pytest.mark.slow
+@uses_jit
+@pytest.mark.parametrize("parts", [("dot", "rotary"), ("additive", "dot")], ids="+".join)
+def test_heads_of_their_own_scores_train_compiled_at_changing_lengths(parts):
+    """PyTorch 2.13 takes the strides of slices of what was cleaned for constants: regard/lower.py goes around that."""
+    torch.compiler.reset()
+    half = Sizes(batch=(2,), heads=2, kv_heads=2, dim=4, value_dim=4)
+    made = PerHead(*((2, score(name, half)) for name in parts))
+    project = torch.nn.Linear(8, 48, dtype=torch.float64)
+
+    def f(x):
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in project(x).chunk(3, -1))
+        return regard.attend(q, k, v, score=made, mask=Causal())
+
+    compiled = torch.compile(f, fullgraph=True)
+    for length in (7, 9, 12):
+        x = torch.randn(2, length, 8, dtype=torch.float64, requires_grad=True)
+        (ours,), (theirs,) = (torch.autograd.grad(g(x).square().sum(), x) for g in (compiled, f))
+        same(ours, theirs)
 
 
 # --- torch.func ---
@@ -227,6 +252,40 @@ def test_hessian_of_the_reference():
     same(found, found.T)
 
 
+# --- forward mode ---
+
+
+@sdpa_has_no_vmap
+@uses_jit
+@pytest.mark.parametrize("mask", [None, Causal()], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_mode_runs_on_the_reference(name, mask):
+    """jvp, jacfwd, hessian and dual numbers, with nothing said about a backend."""
+    sizes = Sizes(batch=(1,), heads=4, kv_heads=2, queries=2, keys=3, dim=4, value_dim=2)
+    made, (q, k, v), tangent = score(name, sizes), tensors(sizes), torch.randn(1, 4, 2, 4, dtype=torch.float64)
+
+    def f(q, backend="auto"):
+        return regard.attend(q, k, v, score=made, mask=mask, backend=backend).sin()
+
+    expected = torch.autograd.functional.jacobian(lambda q: f(q, "reference"), q)
+    along = (expected * tangent).flatten(4).sum(-1)
+    same(jvp(f, (q,), (tangent,))[1], along)
+    same(jacfwd(f)(q), expected)
+    with forward_ad.dual_level():
+        same(forward_ad.unpack_dual(f(forward_ad.make_dual(q, tangent))).tangent, along)
+    twice = torch.autograd.functional.hessian(lambda q: f(q, "reference").sum(), q)
+    same(hessian(lambda q: f(q).sum())(q), twice)
+
+
+@uses_jit
+@pytest.mark.parametrize("backend", ["blockwise", "sdpa"])
+def test_forward_mode_of_a_fused_kernel_is_refused_with_a_hint(backend):
+    q, k, v = tensors(SIZES)
+    hint = f"backend='{backend}' cannot run this: .* forward-mode .*; backend='auto' would take 'reference'"
+    with pytest.raises(ValueError, match=hint):
+        jvp(lambda q: regard.attend(q, k, v, backend=backend), (q,), (q,))
+
+
 # --- double backward ---
 
 
@@ -318,6 +377,17 @@ def test_fake_tensors_and_meta_tensors_have_shapes():
         assert mode is not None and out.shape == (2, 4, 6, 3) and lse.shape == (2, 4, 6)
     out, lse = _op.run("blockwise", _problem(*(x.to("meta") for x in tensors(SIZES))))
     assert out.device.type == "meta" and out.shape == (2, 4, 6, 3)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+@pytest.mark.parametrize("name", NAMES)
+def test_meta_tensors_are_attended_to(name, backend):
+    q, k, v = (x.to("meta").requires_grad_() for x in tensors(SIZES))
+    made = score(name, SIZES).to("meta")
+    for mask in (None, Causal(), Lengths(4)):
+        out = regard.attend(q, k, v, score=made, mask=mask, backend=backend)
+        assert out.device.type == "meta" and out.shape == (2, 4, 6, 3)
+        assert regard.steps(q, k, v, score=made, mask=mask).weights.shape == (2, 4, 6, 6)
 
 
 def _problem(q, k, v):

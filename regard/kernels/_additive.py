@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from regard.terms import Problem, Terms, may_need_gradient, plain
@@ -18,9 +19,14 @@ def refuses_terms(terms: Terms) -> str | None:
     return None
 
 
-def readable(problem: Problem, *, exponentials: bool) -> Problem:
-    """With b in the place of a cache's e^{2b}, unless the kernel reads ``exponentials`` and no gradient is wanted."""
+def readable(problem: Problem, *, exponentials: Callable[[Problem], bool]) -> Problem:
+    """With b in the place of a cache's e^{2b}, unless the kernel reads ``exponentials`` and no gradient is wanted.
+
+    It is asked only where there are such: the answer depends on the length, and an exported program is to serve all.
+    """
     (tanh,) = problem.terms.tanhs
-    if not tanh.exponential or (exponentials and not may_need_gradient(tanh.a, tanh.b, tanh.w, problem.v)):
+    if not tanh.exponential:
+        return problem
+    if exponentials(problem) and not may_need_gradient(tanh.a, tanh.b, tanh.w, problem.v):
         return problem
     return replace(problem, terms=plain(problem.terms))

@@ -12,7 +12,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.function import _SingleLevelFunction
 
+from regard.kernels import _autocast
 from regard.mask import Mask, build
 from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
@@ -73,9 +76,7 @@ def _nothing_looks_on(v: Tensor) -> bool:
 
 
 def _compute(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
-    if not torch.is_autocast_enabled(problem.device.type):
-        return KERNELS[kernel].forward(problem)
-    with torch.autocast(problem.device.type, enabled=False):
+    with _autocast.off(problem.device):
         return KERNELS[kernel].forward(problem)
 
 
@@ -191,7 +192,25 @@ _library.define(
 def _forward(
     kernel: str, code: str, tensors: list[Tensor], ints: list[int], floats: list[float]
 ) -> tuple[Tensor, Tensor]:
-    return _compute(kernel, unpack(code, tensors, ints, floats))
+    with torch.no_grad():
+        return _compute(kernel, unpack(code, [t.detach() for t in tensors], ints, floats))
+
+
+def _differentiable(
+    kernel: str, code: str, tensors: list[Tensor], ints: list[int], floats: list[float]
+) -> tuple[Tensor, Tensor]:
+    """The operator called by itself, as an exported program does: its gradients are those of the Function."""
+    if not _needs_gradient(tensors):
+        return _below_autograd(kernel, code, tensors, ints, floats)
+    with enable_single_level_autograd_function():
+        return _Called.apply(kernel, code, ints, floats, *tensors)  # type: ignore[attr-defined, no-any-return]
+
+
+def _below_autograd(
+    kernel: str, code: str, tensors: list[Tensor], ints: list[int], floats: list[float]
+) -> tuple[Tensor, Tensor]:
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.regard.attention(kernel, code, tensors, ints, floats)  # type: ignore[no-any-return]
 
 
 def _backward(
@@ -205,7 +224,7 @@ def _backward(
     grad: Tensor,
 ) -> list[Tensor]:
     problem = unpack(code, tensors, ints, floats)
-    with torch.autocast(problem.device.type, enabled=False):
+    with _autocast.off(problem.device):
         packed = _Packed()
         packed.put_problem(KERNELS[kernel].backward(problem, out, lse, grad))
     return [
@@ -286,6 +305,7 @@ def _fold(t: Tensor, dim: int | None, n: int, batch: int) -> Tensor:
 
 
 _library.impl("attention", _forward, "CompositeExplicitAutograd")
+_library.impl("attention", _differentiable, "Autograd")
 _library.impl("attention_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::attention", _fake_forward, lib=_library)
 torch.library.register_fake("regard::attention_backward", _fake_backward, lib=_library)
@@ -351,6 +371,20 @@ class _Attention(torch.autograd.Function):
             None,
             *(g if need else None for g, need in zip(grads, ctx.needs_input_grad[4:], strict=True)),
         )
+
+
+class _Called(_SingleLevelFunction):
+    """The same where the dispatcher calls it: at one level of torch.func; the others are below it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: str, code: str, ints: list[int], floats: list[float], *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        output = _below_autograd(kernel, code, list(tensors), ints, floats)
+        _Attention.setup_context(ctx, (kernel, code, ints, floats, *tensors), output)
+        return output
+
+    backward = _Attention.backward
 
 
 class _Backward(torch.autograd.Function):

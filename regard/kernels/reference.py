@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.kernels import _autocast, _dropout
 from regard.kernels import _dense as dense
-from regard.kernels import _dropout
 from regard.terms import DotTerm, Problem, TanhTerm, Term
 
 NAME = "reference"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Steps:
     """What attention did, step by step: [..., heads, L, S] each, and the context [..., heads, L, Dv]."""
 
@@ -30,10 +30,23 @@ class Steps:
     context: Tensor  # weights · values (and Shaw's value term)
     logsumexp: Tensor  # [..., heads, L]
 
+    def __repr__(self) -> str:
+        """A line per step, with its shape and range: the numbers themselves would fill pages."""
+        return "\n".join(("Steps", *(f"  {name:<12}{told(getattr(self, name))}" for name in self.__dataclass_fields__)))
+
     def map(self, f: object) -> Steps:
         """The same function on every field."""
         assert callable(f)
         return Steps(*(f(getattr(self, name)) for name in self.__dataclass_fields__))
+
+
+def told(x: Tensor) -> str:
+    """Its shape, and the range of what is finite in it."""
+    shape = str(list(x.shape))
+    if x.is_meta:
+        return shape
+    seen = x[x.isfinite()]
+    return f"{shape:<18}{float(seen.min()):.4g} … {float(seen.max()):.4g}" if seen.numel() else shape
 
 
 def refuses(problem: Problem) -> str | None:
@@ -57,7 +70,7 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def run_steps(problem: Problem) -> Steps:
-    with torch.autocast(problem.device.type, enabled=False):
+    with _autocast.off(problem.device):
         return _steps(problem)
 
 
@@ -88,7 +101,7 @@ def _steps(p: Problem) -> Steps:
 
 def scores(p: Problem) -> Tensor:
     """E alone, before the mask, [B, H, L, S]."""
-    with torch.autocast(p.device.type, enabled=False):
+    with _autocast.off(p.device):
         parts = [_pair(term, p) * _scale(term) for term in p.terms.pairs]
         e: Tensor | None = functools.reduce(torch.add, parts) if parts else None
         if e is not None and p.terms.cap is not None:

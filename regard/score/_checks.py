@@ -20,6 +20,16 @@ def parameter_sets(name: str, heads: int | None, kv_heads: int | None) -> tuple[
     return (heads,), (kv_heads,)
 
 
+def sets_of(weight: Tensor, dims: int = 2) -> int | None:
+    """How many heads have a weight of ``dims`` dims of their own; None if they share one."""
+    return weight.shape[0] if weight.ndim > dims else None
+
+
+def arguments(**values: object) -> str:
+    """Arguments as they are written, without those that are None or False: what a score's repr shows."""
+    return ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None and value is not False)
+
+
 def check_fit(name: str, side: str, weight: Tensor, heads: int | None, dim: int | None) -> None:
     if dim is None:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.score._checks import check_fit, check_positive, parameter_sets
+from regard.score._checks import arguments, check_fit, check_positive, parameter_sets, sets_of
 from regard.score._tensors import grouped, project
 from regard.score.base import Score
 from regard.terms import BiasTerm, Keys, KeyTerm, Queries
@@ -36,6 +36,9 @@ class Bias(Score):
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys(())
 
+    def extra_repr(self) -> str:
+        return str(list(self.bias.shape))
+
 
 class Key(Score):
     """e_ij = w·k_j: how much a key is worth to anyone. w is uniform in ±1/√dim."""
@@ -64,3 +67,6 @@ class Key(Score):
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         check_fit("Key", "key", self.w, kv_heads, key_dim)
+
+    def extra_repr(self) -> str:
+        return arguments(dim=self.w.shape[-1], heads=sets_of(self.w))

@@ -211,3 +211,6 @@ class PerHead(Score):
                 )
             assert isinstance(score, Score)
             score.check(count, query_dim, None if kv_heads is None else count // size, key_dim)
+
+    def extra_repr(self) -> str:
+        return f"heads={' + '.join(map(str, self.counts))}"

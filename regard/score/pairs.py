@@ -7,7 +7,15 @@ import math
 import torch
 from torch import Tensor, nn
 
-from regard.score._checks import check_finite, check_fit, check_positive, check_same_dims, parameter_sets
+from regard.score._checks import (
+    arguments,
+    check_finite,
+    check_fit,
+    check_positive,
+    check_same_dims,
+    parameter_sets,
+    sets_of,
+)
 from regard.score._tensors import glorot_, grouped, headed, project
 from regard.score.base import Score
 from regard.terms import DotTerm, Keys, Queries, TanhTerm
@@ -44,7 +52,7 @@ class Dot(Score):
         return 1 / math.sqrt(max(q.shape[-1], 1)) if self.scale is None else self.scale
 
     def extra_repr(self) -> str:
-        return "" if self.scale is None else f"scale={self.scale}"
+        return arguments(scale=self.scale)
 
 
 class Additive(Score):
@@ -120,6 +128,17 @@ class Additive(Score):
         check_fit("Additive", "query", self.W, heads, query_dim)
         check_fit("Additive", "key", self.U, kv_heads, key_dim)
 
+    def extra_repr(self) -> str:
+        return arguments(
+            query_dim=self.W.shape[-1],
+            key_dim=self.U.shape[-1],
+            hidden_dim=self.v.shape[-1],
+            heads=sets_of(self.W),
+            kv_heads=sets_of(self.U),
+            init=None if self.init == "glorot" else self.init,
+            form=None if self.form == "auto" else self.form,
+        )
+
 
 class General(Score):
     """e_ij = q_iᵀ W k_j (Luong et al. 2015, https://arxiv.org/abs/1508.04025), W uniform in ±0.1 as there.
@@ -180,6 +199,15 @@ class General(Score):
         if key_dim is not None and key_dim != self.W.shape[-1]:
             raise ValueError(f"General was made for key_dim={self.W.shape[-1]}, got keys with {key_dim} dims")
 
+    def extra_repr(self) -> str:
+        return arguments(
+            query_dim=self.W.shape[-1 if self.diagonal else -2],
+            key_dim=self.W.shape[-1],
+            heads=sets_of(self.W),
+            scale=None if self.scale == 1 else self.scale,
+            diagonal=self.diagonal,
+        )
+
 
 class Bilinear(Score):
     """e_ij = (W_q q_i)ᵀ(W_k k_j), a General of low rank; ``shared=True`` uses one W for both sides.
@@ -238,6 +266,17 @@ class Bilinear(Score):
             return self.Wk
         return self.Wk.repeat_interleave(self.heads // self.Wk.shape[0], 0)
 
+    def extra_repr(self) -> str:
+        return arguments(
+            query_dim=(self.Wk if self.Wq is None else self.Wq).shape[-1],
+            key_dim=self.Wk.shape[-1],
+            rank=self.Wk.shape[-2],
+            shared=self.Wq is None,
+            heads=self.heads,
+            kv_heads=sets_of(self.Wk),
+            scale=None if self.scale == 1 else self.scale,
+        )
+
 
 class Cosine(Score):
     """e_ij = τ_h · cos(q_i, k_j) with a learned temperature (Liu et al. 2022, Swin V2, https://arxiv.org/abs/2111.09883).
@@ -277,3 +316,7 @@ class Cosine(Score):
 
     def _unit(self, x: Tensor) -> Tensor:
         return nn.functional.normalize(x, dim=-1, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        heads = self.log_scale.shape[0]
+        return arguments(heads=None if heads == 1 else heads, max_scale=self.max_scale, eps=self.eps)

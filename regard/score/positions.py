@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.score._checks import (
+    arguments,
     check_distance,
     check_finite,
     check_fit,
     check_positive,
     check_same_dims,
     parameter_sets,
+    sets_of,
 )
 from regard.score._tensors import distances, glorot_, grouped, headed, look_up, project, query_table
 from regard.score.base import Score
@@ -59,6 +61,14 @@ class Location(Score):
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         check_fit("Location", "query", self.r, heads, query_dim)
+
+    def extra_repr(self) -> str:
+        return arguments(
+            query_dim=self.r.shape[-1],
+            max_distance=self.max_distance,
+            scale=None if self.scale == 1 else self.scale,
+            heads=sets_of(self.r),
+        )
 
 
 class Relative(Score):
@@ -108,6 +118,17 @@ class Relative(Score):
         check_fit("Relative", "query", self.r, heads, query_dim)
         check_same_dims("Relative", query_dim, key_dim)
 
+    def extra_repr(self) -> str:
+        values = self.rv is not None
+        value_dim = None if self.rv is None or self.rv.shape[-1] == self.r.shape[-1] else self.rv.shape[-1]
+        return arguments(
+            dim=self.r.shape[-1],
+            max_distance=self.max_distance,
+            values=values,
+            heads=sets_of(self.r),
+            value_dim=value_dim,
+        )
+
 
 class ALiBi(Score):
     """e_ij = −m_h · |j − i| with fixed slopes (Press et al. 2022, https://arxiv.org/abs/2108.12409).
@@ -145,6 +166,9 @@ class ALiBi(Score):
         if heads != self.heads:
             raise ValueError(f"ALiBi was made for heads={self.heads}, got {heads} query heads")
 
+    def extra_repr(self) -> str:
+        return arguments(heads=self.heads)
+
 
 class T5Bias(Score):
     """e_ij = a learned number per head and bucket of j − i (Raffel et al. 2020, https://arxiv.org/abs/1910.10683).
@@ -170,7 +194,7 @@ class T5Bias(Score):
                 f"buckets, got max_distance={max_distance}"
             )
         self.weight = nn.Parameter(torch.empty(buckets, heads))
-        self.dim = dim
+        self.dim, self.bidirectional = dim, bidirectional
         delta = torch.arange(-self.max_distance, self.max_distance + 1)
         self.register_buffer("buckets", t5_bucket(delta, buckets, self.max_distance, bidirectional), persistent=False)
         self.reset_parameters()
@@ -193,6 +217,11 @@ class T5Bias(Score):
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         if heads != self.weight.shape[1]:
             raise ValueError(f"T5Bias was made for heads={self.weight.shape[1]}, got {heads} query heads")
+
+    def extra_repr(self) -> str:
+        buckets, heads = self.weight.shape
+        sizes = arguments(heads=heads, buckets=buckets, max_distance=self.max_distance)
+        return f"{sizes}, bidirectional={self.bidirectional}"
 
 
 def t5_bucket(delta: Tensor, buckets: int, max_distance: int, bidirectional: bool) -> Tensor:

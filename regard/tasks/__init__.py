@@ -10,6 +10,8 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from regard._start import starting
+
 if TYPE_CHECKING:
     from regard.tasks._run import Work
 
@@ -43,6 +45,8 @@ def entry(name: str) -> Entry:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``regard train``: the command of the task that ``--task`` names, translation where it is not given."""
-    from regard.tasks._command import named, run
+    with starting():
+        from regard.tasks._command import named, run
 
-    return run(named(argv), argv)
+        task = named(argv)
+    return run(task, argv)

@@ -75,9 +75,7 @@ def _told(value: Tensor | float | str | None) -> str:
     """A few numbers as they are, many by their shape and range."""
     if not isinstance(value, Tensor):
         return f"{value:.1e}" if isinstance(value, float) else str(value)
-    shape = str(list(value.shape))
-    seen = value[value.isfinite()]
-    return f"{shape:<12}{float(seen.min()):.4g} … {float(seen.max()):.4g}" if seen.numel() else shape
+    return reference.told(value)
 
 
 @dataclass

@@ -41,7 +41,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Tr
         for packed in about["calls"]:
             trace.add(_unpack_call(packed, tensors))
         for kind, item, rows, columns in about["labels"]:
-            trace.label(rows, columns, kind=kind, item=item)
+            trace.texts[kind, item] = rows, columns
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(f"{path}: a trace that cannot be read: {error!r}") from error
     return trace

@@ -122,8 +122,22 @@ class Trace:
     def label(
         self, queries: Sequence[str], keys: Sequence[str] | None = None, *, kind: str = "self", item: int = 0
     ) -> None:
-        """Name the rows and columns of a kind, as a rule by their tokens; ``keys`` are the same unless given."""
-        self.texts[kind, item] = list(queries), list(queries if keys is None else keys)
+        """Name the rows and columns of a kind, as a rule by their tokens; ``keys`` are the same unless given.
+
+        There is a name for every row and column, of padding too; with several calls, for the rows of all or of each.
+        """
+        names = list(queries), list(queries if keys is None else keys)
+        batch, _, rows, columns = self.shape(0, kind=kind, call=None)
+        if not 0 <= item < batch:
+            raise ValueError(f"item: expected one of {batch}, counted from 0, got {item}")
+        if len(names[0]) != rows and {len(names[0])} != {c.shape[2] for c in self._calls(0, kind)}:
+            raise ValueError(f"queries: expected {rows} names, one for each row of {kind!r}, got {len(names[0])}")
+        if len(names[1]) != columns:
+            hint = "" if keys is not None else "; where rows and columns differ, give both: label(queries, keys)"
+            raise ValueError(
+                f"keys: expected {columns} names, one for each column of {kind!r}, got {len(names[1])}{hint}"
+            )
+        self.texts[kind, item] = names
 
     def labels(self, *, kind: str = "self", item: int = 0) -> tuple[list[str], list[str]]:
         """The names of rows and columns; their numbers where none were given."""

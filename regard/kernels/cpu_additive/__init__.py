@@ -64,7 +64,7 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
-    return _op.run(NAME, readable(problem, exponentials=_is_decode(problem)))
+    return _op.run(NAME, readable(problem, exponentials=_is_decode))
 
 
 def _is_decode(p: Problem) -> bool:

@@ -123,7 +123,7 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
-    return _op.run(NAME, readable(problem, exponentials=problem.queries <= FEW))
+    return _op.run(NAME, readable(problem, exponentials=lambda p: p.queries <= FEW))
 
 
 class TritonAdditive:
