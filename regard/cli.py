@@ -384,7 +384,7 @@ def evaluate(
         raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
     model = [] if source is None else model or ["en-fr-small"]
     if not model and (idle := _said(context, "beam", "batch_tokens", "engine", "device", "int8")):
-        raise ValueError(f"{idle}: for a model that translates; files of translations are taken as they are")
+        raise ValueError(f"{idle}: for a --model that translates; files of translations are taken as they are")
     if not bootstrap and (idle := _said(context, "seed")):
         raise ValueError(f"{idle}: for --bootstrap, which draws; nothing else does")
     if bootstrap and len(outputs or []) + len(model) < 2:
