@@ -25,6 +25,7 @@ COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "import torch": ["-c", "import torch"],
     "import regard": ["-c", "import regard"],
+    "regard --help": ["-m", "regard", "--help"],
     "regard translate": ["-m", "regard", "translate", SENTENCE],
     "regard translate, ctranslate2": ["-m", "regard", "translate", "--engine", "ctranslate2", SENTENCE],
 }
@@ -34,6 +35,7 @@ def run(arguments: list[str]) -> tuple[float, str]:
     """Seconds, and what was written to stderr."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     settings = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    settings.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *arguments], env=settings, capture_output=True, text=True, check=True)
     return time.perf_counter() - start, done.stderr
