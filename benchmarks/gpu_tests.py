@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ["test_triton_additive", "test_triton_offset", "test_guard", "test_triton_loss"]
+FILES = ["test_triton_additive", "test_triton_offset", "test_guard", "test_triton_loss", "test_cuda_graphs"]
 LARGE = ("full_size", "whole_loss", "grows_linearly", "repeat_to_the_bit")  # in the names of the large ones
 AT_ONCE = 3  # of the large ones: more of them have not enough memory
 PYTEST = [

@@ -1,6 +1,7 @@
 """Scoring functions compared: the same RNN and the same tiny Transformer, trained with each on Multi30k en → fr.
 
     python benchmarks/scores_on_multi30k.py multi30k/tok --minutes 9       # as far as the time allows; again goes on
+    python benchmarks/scores_on_multi30k.py multi30k/tok --stage train     # beside other work; nothing is timed
     python benchmarks/scores_on_multi30k.py multi30k/tok --evaluate        # where sacrebleu is: BLEU, and the table
 
 Models of a family are trained side by side, each in a process of its own, for the same reduced number of updates; then
@@ -330,8 +331,9 @@ def run(corpus: Path, options: argparse.Namespace) -> None:
     for family in options.families:
         todo = [(f, s) for f, s in names() if f == family and s in options.scores and slug(f, s) not in records]
         untrained = [one for one in todo if not (work / slug(*one) / "model.safetensors").exists()]
-        train(untrained, work, options, deadline - LAST_MINUTE)
-        for one in todo:
+        if options.stage != "measure":
+            train(untrained, work, options, deadline - LAST_MINUTE)
+        for one in todo if options.stage != "train" else []:
             if not (work / slug(*one) / "model.safetensors").exists():
                 continue
             if time.monotonic() > deadline - LAST_MINUTE / 2:
@@ -352,6 +354,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--evaluate", action="store_true", help="only score what --records has, and print the table")
     parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--stage", default="both", choices=("both", "train", "measure"))
     parser.add_argument("--families", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--scores", nargs="+", default=list(SCORES), choices=list(SCORES))
     parser.add_argument("--side-by-side", type=int, default=8)

@@ -1,6 +1,6 @@
 """ROUGE of a model that summarizes, beside summaries that are lines of the document.
 
-    python recipes/rouge.py MODEL out/samsum/test.jsonl.gz --beam 5 --length-penalty 2.0 --no-repeat 3
+    python recipes/rouge.py MODEL out/samsum/test.jsonl.gz
     python recipes/rouge.py - out/samsum/test.jsonl.gz           # the baselines alone
 
 ROUGE-1, ROUGE-2 and summary-level ROUGE-L (F₁, stemmed, sentences on lines of their own) by rouge-score; of several
@@ -22,6 +22,7 @@ from typing import Any
 from regard.data.documents import flat, parsed, texts_of
 from regard.data.readers import Bad
 from regard.rouge import rouge
+from regard.search import SummarySearch
 
 
 def read(path: Path, keys: tuple[str, str]) -> list[tuple[list[str], list[str]]]:
@@ -82,10 +83,10 @@ def main() -> None:
     parser.add_argument("model", help="a model folder; - for the baselines alone")
     parser.add_argument("documents", type=Path, help="JSON lines with documents and references")
     parser.add_argument("--keys", nargs=2, default=("document", "summary"))
-    parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--length-penalty", type=float, default=2.0)
-    parser.add_argument("--no-repeat", type=int, default=3)
-    parser.add_argument("--min-length", type=int, default=0)
+    parser.add_argument("--beam", type=int, default=SummarySearch.beam)
+    parser.add_argument("--length-penalty", type=float, default=SummarySearch.length_penalty)
+    parser.add_argument("--no-repeat", type=int, default=SummarySearch.no_repeat)
+    parser.add_argument("--min-length", type=int, default=SummarySearch.min_length)
     parser.add_argument("--consensus", type=int, default=0)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--first", type=int, help="of the documents alone")

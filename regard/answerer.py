@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from regard.reading import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
+from regard.store import find
 from regard.text import Encoded, checked
-from regard.translator import device_of, find, refuse_other_tasks
+from regard.translator import device_of, refuse_other_tasks
 from regard.wordpiece import Cutter
 
 BATCH_TOKENS = 8192

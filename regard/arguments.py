@@ -83,7 +83,7 @@ def seed_of(seed: int | Tensor | None, device: torch.device) -> Tensor:
         raise TypeError(f"seed must be a whole number or None, got {seed!r}")
     if not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must fit into 64 bits, got {seed}")
-    return torch.tensor([seed], device=device)
+    return torch.full((1,), seed, dtype=torch.int64, device=device)  # filled there: no copy from the host
 
 
 def sink_of(sink: float | Tensor | None, shape: Shape) -> Tensor | None:
@@ -91,7 +91,7 @@ def sink_of(sink: float | Tensor | None, shape: Shape) -> Tensor | None:
         return None
     if not isinstance(sink, Tensor):
         check_number("sink", sink, -math.inf, math.inf)
-        sink = torch.tensor(float(sink), dtype=torch.float64, device=shape.device)
+        sink = torch.full((), float(sink), dtype=torch.float64, device=shape.device)
     if not sink.is_floating_point():
         raise TypeError(f"sink must be floating point, got {sink.dtype}")
     if sink.device != shape.device:

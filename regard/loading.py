@@ -6,8 +6,9 @@ import importlib
 import os
 from typing import Any
 
+from regard.store import DEFAULT, find
 from regard.tasks import entry
-from regard.translator import DEFAULT, find, task_of
+from regard.translator import task_of
 
 
 def load(name: str | os.PathLike[str] = DEFAULT, **options: Any) -> Any:

@@ -22,6 +22,8 @@ from torch import Tensor
 from regard.text import write_whole
 
 PathLike = str | os.PathLike[str]
+BUNDLED = Path(__file__).parent / "bundled"
+DEFAULT = "en-fr-small"
 
 
 class Damaged(ValueError):
@@ -142,3 +144,20 @@ def _value(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_value, value)) + "]"
     raise TypeError(f"TOML has no {type(value).__name__}: {value!r}")
+
+
+# --- model folders ---
+
+
+def find(name: PathLike) -> Path:
+    """The folder of a model: a path, or the name of a bundled one."""
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise ValueError(f"{path}: expected a model folder, as `regard train` leaves it, got a file")
+    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
+    if str(name) in bundled:
+        return BUNDLED / str(name)
+    known = f"bundled models: {', '.join(bundled)}" if bundled else "no model is bundled with this version"
+    raise FileNotFoundError(f"{name}: there is no such model folder ({known}); train one with `regard train`")

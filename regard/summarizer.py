@@ -20,15 +20,15 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.decode import Hypothesis
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
-from regard.search import Search
+from regard.search import Search, SummarySearch
 from regard.spelling import Spelling, joined
 from regard.spelling import Word as Spelled
+from regard.store import find
 from regard.text import Encoded
-from regard.translator import batches_of, device_of, find, refuse_other_tasks, what_is_odd
+from regard.translator import batches_of, device_of, refuse_other_tasks, what_is_odd
 from regard.wordpiece import Cutter, WordPiece
 
 LIMIT = 32_768  # subwords of a document that is read at all
-SEARCH = {"max_length": 200, "no_repeat": 3, "length_penalty": 2.0}  # summaries found by the sum alone are too short
 TEMPERATURE = 0.7  # of what is drawn to be compared
 BATCH_TOKENS = 4096  # source tokens decoded at once, padding included
 
@@ -154,14 +154,13 @@ class Summarizer:
                 Bayes risk, Kumar and Byrne 2004, https://aclanthology.org/N04-1022); 0 takes the search's best.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of documents in it.
-            options: those of :class:`regard.search.Search`, some with other defaults: ``max_length`` 200, ``no_repeat``
-                3, ``length_penalty`` 2, which did best on the validation data of SAMSum and SciTLDR.
+            options: those of :class:`regard.search.SummarySearch`.
         """
         from regard.data.documents import flat  # here, since importing regard is to be quick
 
         if length is not None and length < 1:
             raise ValueError(f"length: expected at least 1 word, got {length}")
-        base = Search.of({**SEARCH, **options})
+        base = SummarySearch.of(options)
         outputs = [self._checked(text) for text in documents]
         good = [i for i, output in enumerate(outputs) if not output.problem]
         encoded = dict(zip(good, self.subwords.encode_batch([flat(documents[i]) for i in good]), strict=True))

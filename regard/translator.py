@@ -19,11 +19,10 @@ from regard.engine import Engine, Found, TorchEngine
 from regard.nn import to_int8
 from regard.output import Attended, Output, Translation, joined, sentences, single_spaced, spread
 from regard.search import Search
+from regard.store import DEFAULT, find
 from regard.tasks import TASKS
 from regard.text import UNK, Encoded, Subwords
 
-BUNDLED = Path(__file__).parent / "bundled"
-DEFAULT = "en-fr-small"
 LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
 BATCH_TOKENS = 1024  # source tokens decoded at once, padding included
 ENGINES = ("torch", "ctranslate2")
@@ -356,20 +355,6 @@ def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         "align": settings.get("align"),
         "search": search,
     }
-
-
-def find(name: str | os.PathLike[str]) -> Path:
-    """The folder of a model: a path, or the name of a bundled one."""
-    path = Path(name)
-    if path.is_dir():
-        return path
-    if path.exists():
-        raise ValueError(f"{path}: expected a model folder, as `regard train` leaves it, got a file")
-    bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
-    if str(name) in bundled:
-        return BUNDLED / str(name)
-    known = f"bundled models: {', '.join(bundled)}" if bundled else "no model is bundled with this version"
-    raise FileNotFoundError(f"{name}: there is no such model folder ({known}); train one with `regard train`")
 
 
 def task_of(path: Path) -> str:

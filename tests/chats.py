@@ -68,3 +68,10 @@ def train(folder, **model):
     write(folder / "train.jsonl", chats(3000, 0))
     write(folder / "valid.jsonl", chats(60, 1))
     return train(settings(folder, **model), folder / "model", report=Silent())
+
+
+def right(summarizer, names):
+    """Of 50 new chats among these people, how many are summarized to the letter."""
+    some = chats(50, 9, names)
+    found = summarizer.summarize([document for document, _ in some], beam=2)
+    return sum(summary.text == wanted for summary, (_, wanted) in zip(found, some, strict=True))

@@ -12,7 +12,7 @@ import regard
 from regard import cli, decode, folder
 from regard.engine import TorchEngine
 from regard.interop.ctranslate2 import CTranslate2Engine, export, to_spec
-from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models import PointerConfig, PointerTransformer, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 from regard.search import Search
 from regard.text import EOS, UNK, Subwords
 
@@ -320,6 +320,16 @@ def test_an_empty_translation_is_read_too(engines):
     ):
         assert theirs.log_prob == pytest.approx(ours.log_prob, rel=1e-5, abs=1e-4)
         torch.testing.assert_close(theirs.attention[0, 0], ours.attention[1].mean(0), atol=1e-5, rtol=0)
+
+
+def test_a_model_that_copies_cannot_be_exported(tmp_path):
+    """Its weights would fit, and the copying be left out without a word."""
+    subwords = Subwords.learn([SOURCES], vocab_size=300)
+    config = PointerConfig(vocab_size=len(subwords), dim=16, ffn_dim=16, heads=2, encoder_layers=1, decoder_layers=1)
+    folder.save(tmp_path / "pointer", PointerTransformer(config), subwords)
+    with pytest.raises(ValueError, match="a PointerTransformer does more and cannot be exported"):
+        export(tmp_path / "pointer", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_recurrent_model_cannot_be_exported(tmp_path):

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from regard import decode
-from regard.mask import Causal, Documents
+from regard.mask import Causal, Dense, Documents, Lengths
 from regard.models import Memory, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models._bidirectional import CELLS, Bidirectional
+from regard.models._memory import step_padding
 from regard.nn import Cache, DecoderLayer, Int8Linear, to_int8
+from regard.score import Additive, Dot, Relative, Rotary
 
 V = 20
 MIX = [[2, "dot"], [2, {"kind": "additive", "hidden_dim": 5}]]
@@ -295,6 +298,21 @@ def test_hypotheses_side_by_side_need_a_score_without_positions() -> None:
         model.decoder[0](x, known)
 
 
+def test_padding_of_steps_is_of_the_kind_that_the_kernels_know() -> None:
+    """Elsewhere than on a CPU: booleans for PyTorch's attention, lengths for kernels of ours."""
+    lengths = torch.tensor([3, 1], device="meta")
+    for score, kind in (
+        (Dot(), Dense),
+        (Rotary(Dot()), Dense),
+        (Additive(4, 4, 4), Lengths),
+        (Relative(4, 2), Lengths),
+    ):
+        assert isinstance(step_padding(lengths, 3, score), kind)
+    here = torch.tensor([3, 1])
+    assert isinstance(step_padding(here, 3, Additive(4, 4, 4)), Dense)
+    assert step_padding(torch.tensor([3, 3]), 3, Dot()) is None
+
+
 # --- one side only ---
 
 
@@ -363,6 +381,29 @@ def test_pytorchs_transformer(norm: str, activation: str) -> None:
     torch.testing.assert_close(ours(SOURCE, TARGET), expected @ ours.embedding.weight.T, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_pytorchs_bidirectional_networks(cell: str, layers: int) -> None:
+    """Without packing: every sequence is read as if it were alone, both ways, and padding is 0 and gets no gradient."""
+    ours = Bidirectional(cell, 6, 5, layers).double()
+    theirs = CELLS[cell][0](6, 5, layers, batch_first=True, bidirectional=True).double()
+    for layer, sides in enumerate(zip(ours.right, ours.left, strict=True)):
+        for side, network in zip(("", "_reverse"), sides, strict=True):
+            for own, parameter in network.named_parameters():
+                getattr(theirs, own.replace("l0", f"l{layer}") + side).data.copy_(parameter.data)
+    lengths = torch.tensor([4, 7, 0, 1])
+    x = torch.randn(4, 7, 6, dtype=torch.float64, requires_grad=True)
+    out = ours(x, lengths)
+    chosen = torch.randn_like(out)
+    (grad,) = torch.autograd.grad((out * chosen).sum(), x)
+    for i, n in enumerate(lengths.tolist()):
+        assert not out[i, n:].any() and not grad[i, n:].any()
+        if n:
+            alone = theirs(x[i : i + 1, :n])[0][0]
+            torch.testing.assert_close(out[i, :n], alone)
+            torch.testing.assert_close(grad[i, :n], torch.autograd.grad((alone * chosen[i, :n]).sum(), x)[0][i, :n])
+
+
 # --- the recurrence, written out ---
 
 
@@ -371,7 +412,7 @@ def test_the_recurrent_formula(located: int) -> None:
     model = rnn(heads=1, decoder_layers=1, location_features=located, location_width=3)
     source, target = SOURCE[:1], TARGET[:1]
     x = model.embedding(source)
-    h = model.encoder(x)[0][0]  # [S, D]
+    h = model.encoder(x, torch.tensor([5]))[0]  # [S, D]
     s = torch.tanh(model.bridge(h.mean(0)))
     o, alpha = torch.zeros(8, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
     score, expected, rows = model.score, [], []

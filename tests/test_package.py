@@ -379,6 +379,14 @@ WRONG = (
 USAGE = dict.fromkeys(["--help", "--version", *(f"{name} --help" for name in COMMAND)], 0) | dict.fromkeys(WRONG, 2)
 
 
+def test_a_command_is_a_file_of_its_name():
+    from regard import cli
+
+    files = {path.stem for path in (ROOT / "cli").glob("[!_]*.py")}
+    found = {info.callback.__name__: info.callback.__module__ for info in cli.app.registered_commands}
+    assert found == {name: f"regard.cli.{name}" for name in ("train", *COMMAND)} and {*found} == files
+
+
 @pytest.mark.parametrize("arguments", USAGE)
 def test_help_and_wrong_usage_do_without_torch(arguments):
     code = "import sys; from regard.__main__ import main; code = main(sys.argv[1:]); sys.exit(code + 4 * loaded)"

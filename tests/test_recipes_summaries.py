@@ -10,6 +10,8 @@ import chats
 import pytest
 from commands import ROOT
 
+from regard.search import SummarySearch
+
 
 def script(name):
     path = ROOT / "recipes" / f"{name}.py"
@@ -92,6 +94,8 @@ def test_the_baselines_and_a_model_are_measured(tmp_path, monkeypatch, capsys):
     rouge.main()
     (report,) = json.loads((tmp_path / "s.json").read_text()).values()
     assert report["model"]["rouge1"] > 90 > report["lead-3"]["rouge1"] and report["model"]["beam"] == 2
+    for name in ("length_penalty", "no_repeat", "min_length"):
+        assert report["model"][name] == getattr(SummarySearch, name)
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 5
     assert "longest-3" in capsys.readouterr().out
     (tmp_path / "test.jsonl").write_text("{}\n")

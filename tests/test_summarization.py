@@ -29,20 +29,14 @@ def learned(tmp_path_factory):
     return regard.load(folder / "model", device="cpu")
 
 
-def right(summarizer, names):
-    some = chats.chats(50, 9, names)
-    found = summarizer.summarize([document for document, _ in some], beam=2)
-    return sum(summary.text == wanted for summary, (_, wanted) in zip(found, some, strict=True))
-
-
 def test_a_tiny_model_copies_names_that_no_summary_had(learned):
-    assert right(learned, chats.KNOWN) >= 45
-    assert right(learned, chats.UNSEEN) >= 25
+    assert chats.right(learned, chats.KNOWN) >= 45
+    assert chats.right(learned, chats.UNSEEN) >= 25
 
 
 def test_without_copying_it_cannot(tmp_path):
     chats.train(tmp_path, copy=False)
-    assert right(regard.load(tmp_path / "model", device="cpu"), chats.UNSEEN) <= 5
+    assert chats.right(regard.load(tmp_path / "model", device="cpu"), chats.UNSEEN) <= 5
 
 
 class Killed(Silent):

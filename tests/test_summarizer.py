@@ -1,5 +1,7 @@
 """Summarizer and `regard summarize`: what was copied from where, lengths, long and bad documents."""
 
+import dataclasses
+import inspect
 import json
 
 import chats
@@ -9,6 +11,7 @@ import torch
 import regard
 from regard.console import sources_drawn
 from regard.decode import Hypothesis
+from regard.search import SummarySearch
 from regard.summarizer import Read, likest, summary_of
 from regard.text import Subwords
 
@@ -161,6 +164,15 @@ def test_a_folder_of_another_task_is_told(folder, model):
 
 
 # --- the command ---
+
+
+def test_the_command_searches_as_the_library_does():
+    from regard.cli.summarize import summarize
+
+    options = inspect.signature(summarize).parameters
+    shared = [field for field in dataclasses.fields(SummarySearch) if field.name in options]
+    assert {field.name: options[field.name].default for field in shared} == {f.name: f.default for f in shared}
+    assert [f.name for f in shared] == ["beam", "length_penalty", "min_length", "max_length", "no_repeat"]
 
 
 def test_arguments_files_lines_json_and_stdin(run, folder, tmp_path):

@@ -30,6 +30,7 @@ from regard.explorer.summarizing import Way
 from regard.explorer.traces import Recent, Traces
 from regard.explorer.translating import Recorded
 from regard.explorer.translating import Request as Wanted
+from regard.search import SummarySearch
 from regard.trace import wanted
 
 Handler = Callable[[Arguments], Awaitable[Response]]
@@ -125,7 +126,7 @@ class Service:
         return to_json(await self._translate(arguments, Wanted(arguments["text"])))
 
     async def summarize(self, arguments: Arguments) -> Response:
-        text, way = arguments["text"], Way(arguments.get("beam", 5), arguments.get("length"))
+        text, way = arguments["text"], Way(arguments.get("beam", SummarySearch.beam), arguments.get("length"))
         key = Key(self._models.name(arguments.get("model"), "summarization"), way)
         _check_words("text", text, self._limits.document_words)
         return await self._ask(key, text, len(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regard.explorer.limits import Limits
 from regard.explorer.schema import Schema
+from regard.search import SummarySearch
 
 SCORES = ("trained", "dot", "additive", "general", "bilinear", "location", "relative", "rotary")
 MEASURES = ("weights", "norms")  # of every trace; a row may also be of
@@ -51,7 +52,8 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "description": "one of /api/models; by default the first of the task",
     }
     beams = {"type": "integer", "minimum": 1, "maximum": limits.beam}
-    beam, own = {**beams, "default": 5}, {**beams, "description": "by default what the model's folder says, mostly 5"}
+    beam = {**beams, "default": SummarySearch.beam}
+    own = {**beams, "description": "by default what the model's folder says, mostly 5"}
     document = {"type": "string", "minLength": 1, "maxLength": limits.document}
     span = {"text": _TEXT, "start": _INTEGER, "end": _INTEGER}
     answered = {

@@ -9,8 +9,6 @@ from regard.explorer.schema import Invalid
 from regard.explorer.sides import weights
 from regard.summarizer import Output, Summarizer
 
-NO_REPEAT = 3  # subwords that come in the same order but once, as in `regard summarize`
-
 
 class Way(NamedTuple):
     """How summaries are searched for; ``length`` is about how many words they should have."""
@@ -32,7 +30,7 @@ class Summarizes:
 
     def run(self, name: str, way: Way, requests: Sequence[str]) -> list[dict[str, Any] | Invalid]:
         """The summaries of documents, each with what its words were made of."""
-        found = self.summarizer.outputs(requests, beam=way.beam, length=way.length, no_repeat=NO_REPEAT)
+        found = self.summarizer.outputs(requests, beam=way.beam, length=way.length)
         return [
             Invalid(f"text: {output.problem}") if output.problem else {**_told(text, output), "model": name}
             for text, output in zip(requests, found, strict=True)

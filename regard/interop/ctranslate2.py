@@ -121,6 +121,10 @@ def refuse(model: Transformer | RNNSeq2Seq) -> None:
     """Says what of a model CTranslate2 cannot run."""
     if isinstance(model, RNNSeq2Seq):
         raise ValueError("CTranslate2 runs Transformers: this model is recurrent and cannot be exported")
+    if type(model) is not Transformer:
+        raise ValueError(
+            f"CTranslate2 runs plain Transformers: a {type(model).__name__} does more and cannot be exported"
+        )
     c = model.config
     if not (c.encoder_layers and c.decoder_layers):
         raise ValueError("only a model with an encoder and a decoder can be exported; this one lacks one of them")

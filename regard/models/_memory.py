@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.mask import Dense, Lengths, Mask
+from regard.score import Score
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,13 @@ def padding(lengths: Tensor, size: int) -> Mask | None:
     return None if look and bool((lengths >= size).all()) else Lengths(lengths)
 
 
-def dense_padding(lengths: Tensor, size: int) -> Mask | None:
-    """The same as booleans, [N, 1, 1, S], made once for many steps."""
+def step_padding(lengths: Tensor, size: int, score: Score) -> Mask | None:
+    """The same for queries that come one by one, made once for many steps: booleans, [N, 1, 1, S], are the fastest.
+
+    Kernels of ours on a GPU know lengths and no booleans.
+    """
     mask = padding(lengths, size)
-    if mask is None:
-        return None
+    if mask is None or (lengths.device.type != "cpu" and not score.dot_shaped):
+        return mask
     seen = torch.arange(size, device=lengths.device) < lengths[:, None]
     return Dense(seen[:, None, None, :])

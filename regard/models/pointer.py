@@ -285,7 +285,7 @@ class PointerTransformer(Transformer):
         """A state before the first token, for ``beams`` hypotheses per document."""
         assert isinstance(memory, PointerMemory)
         plain = super().start(memory, beams)
-        state = PointerState(len(plain.caches), plain.known, plain.lengths, beams, plain.copied)
+        state = PointerState(len(plain.caches), plain.known, plain.lengths, beams, plain.score)
         state.memory, state.keys = memory, self._keys(memory)
         return state
 

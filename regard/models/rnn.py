@@ -16,21 +16,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.attend import attend, attend_densely, observed
 from regard.mask import Mask
+from regard.models._bidirectional import CELLS, Bidirectional
 from regard.models._config import Config
-from regard.models._memory import Memory, dense_padding, lengths_of
+from regard.models._memory import Memory, lengths_of, step_padding
 from regard.models._scores import Place, ScoreSpec, make_score
 from regard.nn import Embedding
 from regard.score import Additive, PerHead, Score
 from regard.terms import Keys, KeyTerm, Queries
-
-CELLS: dict[str, tuple[type[nn.GRU | nn.LSTM], type[nn.GRUCell | nn.LSTMCell]]] = {
-    "gru": (nn.GRU, nn.GRUCell),
-    "lstm": (nn.LSTM, nn.LSTMCell),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +82,7 @@ class RNNState:
     says that every hypothesis has its own instead (scores that know positions, location features).
     """
 
+    score: Score
     keys: Keys
     values: Tensor  # [N, H, S, D / H]
     mask: Mask | None
@@ -116,7 +112,7 @@ class RNNState:
 
     def remask(self) -> None:
         lengths = self.lengths.repeat_interleave(self.beams) if self.copied else self.lengths
-        self.mask = dense_padding(lengths, self.values.shape[-2])
+        self.mask = step_padding(lengths, self.values.shape[-2], self.score)
 
 
 class RNNSeq2Seq(nn.Module):
@@ -135,14 +131,11 @@ class RNNSeq2Seq(nn.Module):
         super().__init__()
         c = self.config = config
         self.pad_id, self.bos_id, self.eos_id = c.pad_id, c.bos_id, c.eos_id
-        sequence, cell = CELLS[c.cell]
+        _, cell = CELLS[c.cell]
         self.embedding = Embedding(c.vocab_size, c.dim, padding_idx=c.pad_id)
         self.source_embedding = Embedding(c.vocab_size, c.dim, padding_idx=c.pad_id) if c.tied != "all" else None
         self.softmax = nn.Linear(c.dim, c.vocab_size, bias=False) if c.tied == "none" else None
-        between = c.dropout if c.encoder_layers > 1 else 0.0
-        self.encoder = sequence(
-            c.dim, c.hidden_dim // 2, c.encoder_layers, batch_first=True, bidirectional=True, dropout=between
-        )
+        self.encoder = Bidirectional(c.cell, c.dim, c.hidden_dim // 2, c.encoder_layers, c.dropout)
         self.bridge = nn.Linear(c.hidden_dim, c.decoder_layers * self._parts * c.hidden_dim)
         score = make_score(c.score, Place(c.heads, c.heads, c.hidden_dim // c.heads, c.hidden_dim))
         first = c.dim + c.hidden_dim + (c.dim if c.input_feeding else 0)
@@ -233,9 +226,7 @@ class RNNSeq2Seq(nn.Module):
         lengths = lengths_of(source, self.pad_id) if lengths is None else lengths
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         x = self.dropout(embedding(source))
-        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self.encoder(packed)[0], batch_first=True, total_length=source.shape[-1])
-        return Memory.of(self.dropout(states), lengths)
+        return Memory.of(self.dropout(self.encoder(x, lengths)), lengths)
 
     def decode(self, target_in: Tensor, memory: Memory, *, attention: bool = False) -> Any:
         """o_1 … o_T of a given target, [N, T, E]; see :meth:`features`."""
@@ -287,7 +278,7 @@ class RNNSeq2Seq(nn.Module):
         hidden = [tuple(parts[i : i + self._parts]) for i in range(0, len(parts), self._parts)]
         output = first.new_zeros(len(first), c.dim) if c.input_feeding else None
         weights = first.new_zeros(len(first), c.heads, h.shape[1]) if c.location_features else None
-        state = RNNState(keys, values, memory.mask, lengths, hidden, output, weights, beams)
+        state = RNNState(self.score, keys, values, memory.mask, lengths, hidden, output, weights, beams)
         state.copied = beams > 1 and (self.score.positional or weights is not None)
         if state.copied:
             state.keys = Keys(tuple(t.repeat_interleave(beams, 0) for t in keys.tensors), trusted=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.mask import Causal, Lengths, Mask, as_mask
 from regard.models._config import Config
-from regard.models._memory import Memory, dense_padding, lengths_of, padding
+from regard.models._memory import Memory, lengths_of, padding, step_padding
 from regard.models._scores import Place, ScoreSpec, make_score
 from regard.nn import (
     Cache,
@@ -27,6 +27,7 @@ from regard.nn import (
     MultiHeadAttention,
     SinusoidalPositions,
 )
+from regard.score import Score
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "relu": (torch.relu, False),
@@ -124,9 +125,10 @@ class TransformerState:
     score that knows positions has every hypothesis its own copy, made at the start and not touched by reordering.
     """
 
-    def __init__(self, layers: int, known: list[KeyValues], lengths: Tensor, beams: int, copied: bool) -> None:
+    def __init__(self, layers: int, known: list[KeyValues], lengths: Tensor, beams: int, score: Score | None) -> None:
         self.caches = [Cache() for _ in range(layers)]
-        self.known, self.lengths, self.beams, self.copied = known, lengths, beams, copied
+        self.known, self.lengths, self.beams = known, lengths, beams
+        self.score = score  # of cross-attention
         self.length = 0  # tokens seen
         self.mask = self._mask()
 
@@ -146,11 +148,16 @@ class TransformerState:
         self.known = [known.select(sentences) for known in self.known]
         self.mask = self._mask()
 
+    @property
+    def copied(self) -> bool:
+        """Has every hypothesis its own copy of what belongs to a sentence?"""
+        return self.score is not None and self.beams > 1 and self.score.positional
+
     def _mask(self) -> Mask | None:
-        if not self.known:
+        if self.score is None:
             return None
         lengths = self.lengths.repeat_interleave(self.beams) if self.copied else self.lengths
-        return dense_padding(lengths, self.known[0].values.shape[-2])
+        return step_padding(lengths, self.known[0].values.shape[-2], self.score)
 
 
 class Transformer(nn.Module):
@@ -401,14 +408,14 @@ class Transformer(nn.Module):
             raise ValueError("decoding needs sources with lengths, not with a mask of their own")
         if memory.states is None:
             self._check_alone(False)
-            return TransformerState(len(self.decoder), [], memory.lengths, beams, False)
+            return TransformerState(len(self.decoder), [], memory.lengths, beams, None)
         attentions = [layer.cross_attention for layer in self.decoder if isinstance(layer, DecoderLayer)]
         known = [attention.keys_values(memory.states).trust() for attention in attentions]
-        copied = beams > 1 and attentions[0].score.positional
-        if copied:
+        score = attentions[0].score
+        if beams > 1 and score.positional:
             each = torch.arange(memory.size, device=memory.states.device).repeat_interleave(beams)
             known = [k.select(each) for k in known]
-        return TransformerState(len(self.decoder), known, memory.lengths, beams, copied)
+        return TransformerState(len(self.decoder), known, memory.lengths, beams, score)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, state: TransformerState, *, attention: bool = False) -> Any:

@@ -27,6 +27,7 @@ FLAGS: tuple[tuple[str, str, Any, str], ...] = (
     ("model", "encoder_layers", int, "layers that read"),
     ("model", "decoder_layers", int, "layers that write"),
     ("model", "dropout", float, "share of units left out"),
+    ("training", "start", str, "a trained model to begin with, and to go on from with other pairs"),
     ("training", "updates", int, "steps of the optimizer"),
     ("training", "tokens", int, "subwords of an update, both sides"),
     ("training", "lr", float, "highest learning rate"),

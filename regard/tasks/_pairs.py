@@ -64,6 +64,7 @@ class PairTask(ABC):
 
     sums: Sequence[str]
     objective: nn.Module
+    static = True
     limits = decode.Limits()  # of what is decoded in validation
     alike = False  # is a word cut the same way in all of a pair, under BPE-dropout?
 
@@ -75,7 +76,6 @@ class PairTask(ABC):
         self.dtype = torch.bfloat16 if half(self.settings.precision, device) else None
         layers = [getattr(model, name) for name in ("encoder", "decoder")] if hasattr(model, "decoder_norm") else []
         self.blocks = [block for part in layers for block in part]
-        self.static = bool(layers)  # the recurrent model waits for lengths
 
     @abstractmethod
     def plain(self, model: Any) -> nn.Module:

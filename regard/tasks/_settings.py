@@ -101,7 +101,8 @@ class Training(PairTraining):
     ``bleu`` and chrF are measured by greedy decoding of at most ``bleu_sentences`` validation sentences, with
     sacrebleu's tokenizer ``bleu_tokenize``. ``guided``: the weight of the loss by which ``guided_head`` of the
     cross-attention in ``guided_layer`` (None: the last) learns word alignments, found by :mod:`regard.aligner` before
-    training starts, both directions made one by ``guided_links`` (0: off).
+    training starts, both directions made one by ``guided_links`` (0: off). ``start``: a model folder, or the name of a
+    model that comes with the package, whose weights and subwords are begun with.
     """
 
     bleu: bool = True
@@ -111,6 +112,7 @@ class Training(PairTraining):
     guided_layer: int | None = None
     guided_head: int = 0
     guided_links: str = "grow-diag-final-and"
+    start: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -243,7 +245,7 @@ def sized(pairs: int) -> Sections:
                 "tokens": 4000 if tiny else 18000,
                 "lr": 3e-3,
                 "warmup": 1000 if tiny else 2000,
-                "rdrop": 5.0,
+                "rdrop": 5.0 if tiny else 2.5,
             },
         }
     large = pairs >= 1_000_000

@@ -19,11 +19,14 @@ from torch import Tensor, nn
 
 from regard.data import Batch, Corpus
 from regard.tasks import _command, _run
+from regard.tasks._card import model_card
 from regard.tasks._guided import Guide, WordLinks, guided_loss, word_links
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured, without_padding
 from regard.tasks._settings import Data, Fitted, Settings
+from regard.tasks._started import going_on, kept_tables, started
 from regard.text import PAD
-from regard.train import Progress, Ranks, sequence_loss
+from regard.train import Outcome, Progress, Ranks, sequence_loss
+from regard.wordpiece import Cutter
 
 __all__ = [
     "FLAGS",
@@ -138,7 +141,23 @@ class _Translation(PairWork[Settings]):
   regard train --config recipe.toml --out model/ --updates 20000 --seed 2
   regard train ... --out rnn/ --kind rnn --score additive
   regard train ... --out model/ --set model.self_score=relative --set training.rdrop=5
+  regard train --start model/ --source our.en --target our.fr --out ours/      # goes on with other pairs
   torchrun --nproc-per-node 4 -m regard train ... --out model/"""
+
+    def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+        if name := settings.training.get("start"):
+            settings = going_on(settings, started(name, self.name), pairs)
+        return super().fitted(settings, pairs, on_gpu, kept)
+
+    def learn(self, fitted: Fitted, report: Progress) -> Cutter:
+        name = fitted.training.start
+        return super().learn(fitted, report) if name is None else started(name, self.name).subwords
+
+    def model(self, fitted: Fitted, subwords: Any) -> Any:
+        model = super().model(fitted, subwords)
+        if name := fitted.training.start:
+            model.load_state_dict(started(name, self.name).model.state_dict())
+        return model
 
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Translation:
         guide = Guide.of(fitted.training, fitted.model)
@@ -151,7 +170,15 @@ class _Translation(PairWork[Settings]):
         """With [align] where a head was guided: that is the one to read alignments from."""
         training = self.settings.training_table.from_table(tables["training"])
         guide = Guide.of(training, tables["model"])
-        return {**super().finished(tables), **({} if guide is None else {"align": guide.table()})}
+        before = {} if training.start is None else kept_tables(started(training.start, self.name))
+        return {**super().finished(tables), **before, **({} if guide is None else {"align": guide.table()})}
+
+    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
+        words = self.words
+        if start := tables["training"].get("start"):
+            origin = f"Training began with the weights of `{start}`. "
+            words = words._replace(origin=origin, licensed="these texts and weights")
+        return model_card(tables, outcome, words=words, **about)
 
 
 WORK = _Translation()

@@ -62,7 +62,7 @@ class Given:
             prefix = seen.prefix if isinstance(seen.prefix, int) else 0
             assert isinstance(p.offset, int)
             return None, p.offset, limit, min(prefix, p.keys)
-        columns = [torch.as_tensor(n, device=p.device).clamp(-FURTHEST, FURTHEST).expand(p.batch) for n in numbers]
+        columns = [on_device(n, p.device).clamp(-FURTHEST, FURTHEST).expand(p.batch) for n in numbers]
         limits = torch.stack((torch.full_like(columns[0], p.keys), *columns[1:-1])).amin(0).clamp(min=0)
         items = torch.stack((columns[0], limits, columns[-1]), -1)
         return items.to(torch.int32).contiguous(), 0, p.keys, 0
@@ -148,6 +148,11 @@ def _hash(p: Problem) -> Tensor:
     assert p.seed is not None
     heads = _dropout.head_index(p.first_head, p.heads, p.device)
     return _dropout.head_keys(p.seed, torch.arange(p.batch, device=p.device), heads).flatten()
+
+
+def on_device(n: int | Tensor, device: torch.device) -> Tensor:
+    """A number as a tensor, made there: a copy from the host would wait, and cannot stand in a CUDA graph."""
+    return n.to(device) if isinstance(n, Tensor) else torch.full((), n, dtype=torch.int64, device=device)
 
 
 def rows_of(x: Tensor) -> Tensor:

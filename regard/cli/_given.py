@@ -1,0 +1,50 @@
+"""What a command is given to work on: arguments, files or the standard input."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+from regard.console import say
+from regard.lines import Line, document_of, keyed, lines_of
+
+
+def lines_given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
+    """Lines from arguments, files or the standard input."""
+    if text and input:
+        raise ValueError("give sentences or --input, not both")
+    if text:
+        for name in text:
+            if os.path.isfile(name):
+                say(f"{name} is taken as text; for what is in the file of that name, write --input {name}")
+        return [Line(f"argument {i}", line) for i, line in enumerate("\n".join(text).split("\n"), 1)]
+    return chain.from_iterable(lines_of(path) for path in _files(input))
+
+
+def documents_given(text: list[str] | None, input: list[Path] | None, by_line: bool, key: str | None) -> Iterable[Line]:
+    """Documents from arguments, files or the standard input."""
+    if text and input:
+        raise ValueError("give documents or --input, not both")
+    if by_line and key:
+        raise ValueError("--lines and --key are two ways to read a file: give one of them")
+    if text:
+        for name in text:
+            if os.path.isfile(name):
+                say(f"{name} is summarized as text; to summarize the file of that name, write --input {name}")
+        return [Line(f"argument {i}", document) for i, document in enumerate(text, 1)]
+    paths = _files(input)
+    if by_line or key:
+        lines = chain.from_iterable(lines_of(path) for path in paths)
+        return (keyed(line, key) for line in lines) if key else lines
+    return (document_of(path) for path in paths)
+
+
+def _files(input: list[Path] | None) -> list[Path]:
+    """The files that are to be read, "-" where none is named; one that is not there is told before anything is done."""
+    paths = input or [Path("-")]
+    for path in paths:
+        if str(path) != "-":
+            open(path, "rb").close()
+    return paths

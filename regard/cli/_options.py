@@ -1,0 +1,48 @@
+"""The options that several commands have, and what they make of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard._start import starting
+
+if TYPE_CHECKING:
+    from regard.translator import Translator
+
+DEFAULT_MODEL = "en-fr-small"  # the model that is used where none is named
+
+Model = Annotated[str, typer.Option("--model", "-m", help="A model folder, or the name of a bundled model.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
+Int8 = Annotated[bool, typer.Option("--int8", help="Compute in 8 bits, on a CPU: faster, rarely another word.")]
+EngineName = Annotated[str, typer.Option("--engine", help="What runs the model: torch or ctranslate2.")]
+OwnBeam = Annotated[
+    int | None,
+    typer.Option("--beam", "-b", min=1, help="Hypotheses kept open, mostly 5; 1 is greedy.", show_default=False),
+]
+BatchTokens = Annotated[int, typer.Option(min=1, help="Source subwords read at once, padding included.")]
+OutFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write here, all of it or nothing.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be used.")]
+Layer = Annotated[int | None, typer.Option(help="Decoder layer whose attention is read, from 0.")]
+Head = Annotated[str | None, typer.Option(help="One head of it, from 0, or mean: the average of all.")]
+
+
+def load_translator(name: str, device: str | None, int8: bool, engine: str) -> Translator:
+    """The translator of --model, --device, --int8 and --engine."""
+    with starting():
+        from regard.translator import load
+
+        return load(name, device=device, int8=int8, engine=engine)
+
+
+def head_of(text: str | None) -> int | str | None:
+    """A head's number where it is one; a word is the translator's to judge."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def said(context: typer.Context, *options: str) -> str:
+    """Which of these options were given, as they are written: "" for none."""
+    given = [name for name in options if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)

@@ -1,0 +1,136 @@
+"""``regard align``: which word of a pair belongs to which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard._start import starting
+from regard.cli._options import (
+    DEFAULT_MODEL,
+    BatchTokens,
+    Device,
+    EngineName,
+    Head,
+    Int8,
+    Layer,
+    Model,
+    OutFile,
+    Strict,
+    head_of,
+    load_translator,
+    said,
+)
+from regard.console import Job, drawn, say
+from regard.lines import Pair, Writer, pairs_of
+
+if TYPE_CHECKING:
+    from regard.align import Links
+    from regard.translator import Translator
+
+METHODS = ("grow-diag-final-and", "intersection", "union")
+Shift = Annotated[
+    bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
+]
+
+
+def align(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(help="Source lines; or pairs, with a tab or ||| between; - is stdin.")],
+    target: Annotated[Path | None, typer.Argument(help="Target lines.")] = None,
+    *,
+    model: Model = DEFAULT_MODEL,
+    reverse: Annotated[str | None, typer.Option(help="A model from target to source: both ways are made one.")] = None,
+    statistical: Annotated[bool, typer.Option("--statistical", help="By counting in these pairs, no model.")] = False,
+    symmetrize: Annotated[str, typer.Option(help=f"How: {', '.join(METHODS)}.")] = METHODS[0],
+    layer: Layer = None,
+    head: Head = None,
+    shift: Shift = None,
+    gold: Annotated[Path | None, typer.Option(help="Pharaoh lines to compare with: prints AER on stderr.")] = None,
+    gold_base: Annotated[int, typer.Option(min=0, max=1, help="What words are counted from in --gold.")] = 0,
+    output: OutFile = None,
+    show: Annotated[bool, typer.Option("--show", help="Draw each alignment in the terminal.")] = False,
+    batch_tokens: BatchTokens = 1024,
+    engine: EngineName = "torch",
+    device: Device = None,
+    int8: Int8 = False,
+    strict: Strict = False,
+) -> None:
+    """Word alignments of given pairs, in Pharaoh format (source-target, from 0), by a model's attention.
+
+    \b
+    regard align --model en-fr/ test.en test.fr > test.align
+    regard align --model en-fr/ --reverse fr-en/ test.en test.fr > test.align
+    regard align --model en-fr/ pairs.txt --gold gold.txt --gold-base 1
+    regard align --statistical corpus.en corpus.fr > corpus.align
+    echo "the cat ||| le chat" | regard align --model en-fr/ --show -
+
+    Words are what white space separates. Layer, head and shift
+    are by default what the model's folder says; else heads are averaged in the middle layer, and a word's row is the
+    one where the decoder has just read it (--shift), which is far better than the one where it is predicted.
+    --statistical counts which words come together instead, in both directions, and wants thousands of pairs.
+    """
+    of_models = ("model", "reverse", "layer", "head", "shift", "show", "batch_tokens", "engine", "int8")
+    if statistical and (idle := said(context, *of_models)):
+        raise ValueError(f"--statistical needs no model: leave out {idle}")
+    if symmetrize not in METHODS:
+        raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
+    if not statistical and reverse is None and (idle := said(context, "symmetrize")):
+        raise ValueError(f"{idle}: makes one of two directions; give --reverse, a model from target to source")
+    if gold is None and (idle := said(context, "gold_base")):
+        raise ValueError(f"{idle}: says how --gold counts; give that too")
+    pairs = pairs_of(source, target)
+    with starting():
+        import regard.align as words
+    right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
+    if right is not None and len(right) != len(pairs):
+        raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
+    look: dict[str, Any] = {"layer": layer, "head": head_of(head), "shift": shift}
+    how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
+    with Writer(output) as writer, Job(strict) as job:
+        if statistical:
+            counted = _counted(pairs, symmetrize, device, job)
+            writer.write(words.pharaoh(linked) for linked in counted)
+            if right is not None:
+                say(str(words.quality(counted, right)))
+            return
+        translator = load_translator(model, device, int8, engine)
+        back = None if reverse is None else _backward(load_translator(reverse, device, int8, engine), pairs, look, how)
+        every = []
+        for i, (pair, found) in enumerate(zip(pairs, job.run(pairs, translator.forced, **how), strict=True)):
+            weights = [translator.word_weights(t, **look) for t in found.translations]
+            linked = words.links(weights[0]) if weights else frozenset()
+            if back is not None:
+                linked = words.symmetrize(linked, back[i], symmetrize)  # type: ignore[arg-type]
+            every.append(linked)
+            writer.write([words.pharaoh(linked)])
+            if show and weights:
+                writer.write(drawn(pair.source, found, weights, linked))
+        if right is not None:
+            say(str(words.quality(every, right)))
+
+
+def _counted(pairs: Sequence[Pair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
+    """Links by the statistical aligner; none where there is a problem, which is told."""
+    from regard.aligner import align_words
+    from regard.output import Output
+    from regard.translator import device_of
+
+    list(job.run(pairs, lambda good, progress: [Output()] * len(good)))
+    texts = [([], []) if pair.problem else (pair.source.split(), pair.target.split()) for pair in pairs]
+    return align_words(texts, method=symmetrize, device=device_of(device), say=say)  # type: ignore[arg-type]
+
+
+def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:
+    """Links of the other direction, seen from this one; none where there is a problem, which the other one tells."""
+    from regard.align import links, swap
+
+    turned = [("", "") if pair.problem else (pair.target, pair.source) for pair in pairs]
+    outputs = translator.forced(turned, **how)
+    return [
+        swap(links(translator.word_weights(found.translations[0], **look))) if found.translations else frozenset()
+        for found in outputs
+    ]

@@ -1,0 +1,70 @@
+"""``regard answer``: a text and questions in, passages of it out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard._start import starting
+from regard.cli._given import lines_given
+from regard.cli._options import Device, OutFile, Strict
+from regard.console import as_object, read_aloud, say, told
+from regard.lines import Writer, whole_text
+
+
+def answer(
+    question: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Questions; else --input, else stdin.")
+    ] = None,
+    *,
+    model: Annotated[str, typer.Option("--model", "-m", help="A folder that `regard train --task qa` left.")],
+    context: Annotated[Path, typer.Option("--context", "-c", help="The text to find answers in; - is stdin.")],
+    input: Annotated[Path | None, typer.Option("--input", "-i", help="A file of questions, one per line.")] = None,
+    output: OutFile = None,
+    n_best: Annotated[int, typer.Option(min=1, help="Print so many: number ||| text ||| place ||| score.")] = 1,
+    max_answer: Annotated[int | None, typer.Option(min=1, help="Subwords of an answer at most.")] = None,
+    always: Annotated[
+        bool | None, typer.Option("--always/--or-none", help="May the answer be none? By default as it was taught.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per question, with places.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Draw the words around it, and what was looked at.")] = False,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Subwords read at once, padding included.")] = 8192,
+    device: Device = None,
+    strict: Strict = False,
+) -> None:
+    """Answer questions with a passage of a text.
+
+    \b
+    regard answer --model model/ --context file.txt "Who wrote it?"
+    regard answer -m model/ -c file.txt "Who wrote it?" "When?" --n-best 3
+    regard answer -m model/ -c file.txt --input questions.txt --json > answers.jsonl
+    cat file.txt | regard answer -m model/ -c - "Who wrote it?" --show
+
+    A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
+    text. A question that cannot be asked is reported on stderr and gives an empty line.
+    """
+    if str(context) == "-" and not (question or input):
+        raise ValueError("the context and the questions cannot both be read from the standard input")
+    text, lines = whole_text(context), list(lines_given(question, None if input is None else [input]))
+    with starting():
+        from regard.answerer import Answer, load
+
+        answerer = load(model, device=device)
+    options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "attention": show, "batch_tokens": batch_tokens}
+    options["abstain"] = None if always is None else not always
+    with Writer(output) as writer:
+        good = {i: line.text for i, line in enumerate(lines) if not line.problem}
+        found = dict(zip(good, answerer.answers([(text, asked) for asked in good.values()], **options), strict=True))
+        for i, line in enumerate(lines):
+            one = found[i] if i in found else Answer(problem=line.problem)
+            if one.problem and strict:
+                raise ValueError(f"{line.where}: {one.problem}")
+            if hint := one.problem or one.note or ("" if one.text else "the text does not tell"):
+                say(f"{line.where}: {hint}")
+            row = [json.dumps(as_object(line.text, one), ensure_ascii=False)] if as_json else None
+            writer.write(row or told(one, i if n_best > 1 else None))
+            if show:
+                writer.write(read_aloud(text, one))

@@ -1,0 +1,47 @@
+"""``regard explore``: what ``regard serve`` answers, with a page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from regard._start import starting
+from regard.cli._options import Device
+from regard.cli.serve import AllowHost, Host, Models, Port, Traces, served
+from regard.console import say
+
+
+def explore(
+    *,
+    model: Models = None,
+    trace: Traces = None,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    allow_host: AllowHost = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    device: Device = None,
+) -> None:
+    """Open the explorer: type a text, and see what each word looks at and how every number was made.
+
+    \b
+    regard explore
+    regard explore --model transformer/ --model rnn/ --port 9000 --no-browser
+    regard explore --model translator/ --model summarizer/ --model reader/
+    regard explore --trace book.safetensors
+
+    It is `regard serve` with a page. Everything stays on this machine.
+    """
+    with starting():
+        from regard.explorer import start
+
+    start(
+        served(model, trace),
+        traces=trace or [],
+        browser=browser,
+        host=host,
+        port=port,
+        allow_hosts=allow_host or [],
+        device=device,
+        say=say,
+    )

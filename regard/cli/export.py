@@ -1,0 +1,37 @@
+"""``regard export``: a model for another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard._start import starting
+from regard.cli._options import DEFAULT_MODEL, Model
+
+
+def export(
+    *,
+    model: Model = DEFAULT_MODEL,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder; it appears when it is whole.")],
+    format: Annotated[str, typer.Option("--format", "-f", help="For whom: ctranslate2.")] = "ctranslate2",
+    positions: Annotated[
+        int | None, typer.Option(min=1, help="Subwords a sentence may have, for sinusoidal positions.")
+    ] = None,
+) -> None:
+    """Write a model for another program, with the same weights.
+
+    \b
+    regard export --format ctranslate2 --model model/ --out model.ct2/
+    regard translate --engine ctranslate2 --model model.ct2/ "A dog runs."
+
+    CTranslate2 runs Transformers with dot-product scores. What is exported has the model's subwords beside it, and
+    shows the attention of one layer: that of the align table in the model's config.toml, or the middle one.
+    """
+    if format != "ctranslate2":
+        raise ValueError(f"--format: expected ctranslate2, got {format!r}")
+    with starting():
+        from regard.interop import ctranslate2
+        from regard.store import find
+    ctranslate2.export(find(model), out, positions=positions)

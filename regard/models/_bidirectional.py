@@ -1,0 +1,44 @@
+"""A recurrent encoder that reads in both directions, without being told on the host how long its sequences are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+CELLS: dict[str, tuple[type[nn.GRU | nn.LSTM], type[nn.GRUCell | nn.LSTMCell]]] = {
+    "gru": (nn.GRU, nn.GRUCell),
+    "lstm": (nn.LSTM, nn.LSTMCell),
+}
+
+
+class Bidirectional(nn.Module):
+    """h_i = [→h_i; ←h_i], layer on layer, ``hidden`` wide per direction; 0 at the padding.
+
+    What is at the end of a sequence cannot reach what stands before it. So each direction is a network of its own that
+    reads from left to right, the second one a sequence turned round within its length, and padding is read and thrown
+    away. Packing would save that, but it takes lengths to the host: a GPU waits, and no CUDA graph can be made of it.
+    """
+
+    def __init__(self, cell: str, dim: int, hidden: int, layers: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        network = CELLS[cell][0]
+        sizes = [dim] + [2 * hidden] * (layers - 1)
+        self.right = nn.ModuleList(network(size, hidden, batch_first=True) for size in sizes)
+        self.left = nn.ModuleList(network(size, hidden, batch_first=True) for size in sizes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """[N, S, dim], [N] → [N, S, 2 · hidden]."""
+        place = torch.arange(x.shape[1], device=x.device)
+        seen = place < lengths[:, None]
+        turned = torch.where(seen, lengths[:, None] - 1 - place, place)[..., None]  # its own inverse
+        for i, (right, left) in enumerate(zip(self.right, self.left, strict=True)):
+            x = x if i == 0 else self.dropout(x)
+            back = left(_at(x, turned))[0]
+            x = torch.cat((right(x)[0], _at(back, turned)), -1)
+        return x.masked_fill(~seen[..., None], 0.0)
+
+
+def _at(x: Tensor, place: Tensor) -> Tensor:
+    """x_n,place(n, i), [N, S, D]."""
+    return x.gather(1, place.expand(x.shape))
