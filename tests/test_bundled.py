@@ -15,8 +15,7 @@ from commands import ROOT, process
 
 import regard
 from regard.align import links, parse, pharaoh, quality
-from regard.store import read_tensors, read_toml
-from regard.translator import BUNDLED, DEFAULT
+from regard.store import BUNDLED, DEFAULT, read_tensors, read_toml
 
 FOLDER = BUNDLED / DEFAULT
 MIB = 2**20
