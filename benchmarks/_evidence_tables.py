@@ -136,6 +136,20 @@ def shares(found: Found) -> str:
     return markdown(head, rows)
 
 
+def many(found: Found) -> str:
+    """Accuracy, where attention lands, and how often answers change, of many tasks."""
+    rows = []
+    for number, x in tasks(found):
+        cells = [x["unread"]["question_alone"], x["chance"]["share"]]
+        for look in ("answer", "question"):
+            cells += [share(x, look), x["trained"][f"{look} weights"]["best"]["tested_on"]]
+        cells += [changed(x, how) for how in ("not_told", "hidden")]
+        rows.append([f"{number} {x['name']}", within(x["accuracy"]), *map(percent, cells)])
+    head = ["task", "accuracy", "by the question alone", "chance"]
+    head += [f"{look}: {what}" for look in ("answer", "question") for what in ("weights", "best head")]
+    return markdown([*head, "changes: facts not told", "changes: hidden"], rows)
+
+
 def over(found: Found, value: Callable[[Found], float]) -> float:
     """A mean over the tasks that are answered."""
     return mean([value(x) for _, x in learned(found)])

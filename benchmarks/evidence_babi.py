@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,19 @@ def chance(found: Sequence[Seen]) -> dict[str, float]:
     alike = [most_alike(s.question) in s.question.support for s in found]
     names = ("share", "top", "top_last", "top_alike")
     return {name: float(np.mean(x)) for name, x in zip(names, (by_length, one, last, alike), strict=True)}
+
+
+def unread(taught: Sequence[Question], asked: Sequence[Question]) -> dict[str, float]:
+    """How often one is right who reads no story, and knows what was answered in training: always the commonest answer,
+    or the commonest one to the same question."""
+    given: dict[str, Counter[str]] = {"": Counter()}
+    for q in taught:
+        given[""][q.answer] += 1
+        given.setdefault(q.question, Counter())[q.answer] += 1
+    best = {question: answers.most_common(1)[0][0] for question, answers in given.items()}
+    always = [q.answer == best[""] for q in asked]
+    alone = [q.answer == best.get(q.question, best[""]) for q in asked]
+    return {"always": float(np.mean(always)), "question_alone": float(np.mean(alone))}
 
 
 def most_alike(question: Question) -> int:
@@ -275,7 +289,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         questions = read(folder, task, "test")[: options.most]
         result = task_report(reader, blank, questions, options.questions)
         name = path(folder, task, "test").name.split("_")[1].replace("-", " ")  # type: ignore[union-attr]
-        found["tasks"][str(task)] = {"name": name, "trained_on": path(folder, task, "train") is not None, **result}
+        known = path(folder, task, "train") is not None
+        if known:
+            result["unread"] = unread(read(folder, task, "train"), questions)
+        found["tasks"][str(task)] = {"name": name, "trained_on": known, **result}
         show(task, result)
         options.json.write_text(json.dumps(rounded(found), indent=1) + "\n", encoding="utf-8")
     print(f"wrote {options.json}")

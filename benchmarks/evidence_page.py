@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 from show import pyplot, save
 
 TEMPLATE = ROOT / "benchmarks" / "evidence_page.md"
-NAMES = ("winograd", "babi", "babi-seed2", "babi-task1")
+NAMES = ("winograd", "babi", "babi-seed2", "babi-task1", "babi-many")
 _VALUE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 _CHECK = re.compile(r"^<!-- check: (.*?) -->\n\n?", re.DOTALL | re.MULTILINE)
 

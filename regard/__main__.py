@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from regard._start import own_process, set_aside
+from regard._start import ending, own_process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def command() -> int:
     try:
         return main()
     finally:
-        set_aside()
+        ending()
 
 
 if __name__ == "__main__":

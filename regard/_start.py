@@ -7,6 +7,7 @@ more at the end: a fourth of the time that importing it takes.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,3 +37,14 @@ def set_aside() -> None:
     """What is there stays to the end, and is not looked through any more."""
     if _own_process:
         gc.freeze()
+
+
+def ending() -> None:
+    """At its end a command leaves everything where it is, unless triton was loaded.
+
+    That has C++ types which count what is left of them and print a page about it; there all is cleared away.
+    """
+    if "triton" in sys.modules:
+        gc.unfreeze()
+    else:
+        set_aside()

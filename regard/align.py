@@ -83,13 +83,31 @@ def word_weights(
             f"{columns} columns (source subwords), got {tuple(picked.shape)}"
         )
     own = picked[int(shift) : rows + shift, :columns]
-    source = _groups(source_words, own.device)  # [S, I]
-    target = _groups(target_words, own.device)  # [T, J]
-    summed = own @ source
     if merge == "mean":
-        return (target.T @ summed) / target.sum(0)[:, None].clamp(min=1)
+        return grouped_words(own, source_words, target_words)
+    source, target = _groups(source_words, own.device), _groups(target_words, own.device)
+    summed = own @ source
     spread = summed[:, None].where(target[:, :, None] > 0, torch.tensor(0.0).to(summed))
     return spread.amax(0) if rows else summed.new_zeros(0, source.shape[1])
+
+
+def grouped_words(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Tensor:
+    """Of subwords to words, [..., T, S] → [..., J, I]: those of a source word added up, the mean over a target word."""
+    source = _groups(source_words, weights.device).to(weights.dtype)  # [S, I]
+    target = _groups(target_words, weights.device).to(weights.dtype)  # [T, J]
+    return (target.T @ (weights @ source)) / target.sum(0)[:, None].clamp(min=1)
+
+
+def by_word(rows: Tensor, words: Sequence[int], count: int) -> Tensor:
+    """Columns of subwords added up to columns of ``count`` words, [.., S] → [.., I]; word −1 is none.
+
+    In O(S + I) memory, for documents of any length.
+
+    >>> by_word(torch.tensor([[0.25, 0.5, 0.125, 0.125]]), [0, -1, 2, 2], 3)
+    tensor([[0.2500, 0.0000, 0.2500]])
+    """
+    index = torch.tensor([word if word >= 0 else count for word in words], dtype=torch.long, device=rows.device)
+    return rows.new_zeros(*rows.shape[:-1], count + 1).index_add_(-1, index, rows[..., : len(words)])[..., :count]
 
 
 def links(matrix: Tensor, *, threshold: float | None = None) -> Links:
@@ -327,8 +345,8 @@ def picture(matrix: Tensor, source: Sequence[str], target: Sequence[str], *, mar
     if tuple(matrix.shape) != (len(target), len(source)):
         raise ValueError(f"expected weights [{len(target)}, {len(source)}] for these words, got {tuple(matrix.shape)}")
     marked, top = frozenset(marked), float(matrix.max()) if matrix.numel() else 0.0
-    names = [list(_clusters(word)) for word in source]
-    margin = max((_width(word) for word in target), default=0)
+    names = [list(clusters(word)) for word in source]
+    margin = max((width(word) for word in target), default=0)
     lines = []
     for level in reversed(range(max(map(len, names), default=0))):
         cells = [_cell(name[len(name) - 1 - level] if level < len(name) else " ", " ", " ") for name in names]
@@ -336,7 +354,7 @@ def picture(matrix: Tensor, source: Sequence[str], target: Sequence[str], *, mar
     for j, word in enumerate(target):
         row = [float(w) / top if top > 0 else 0.0 for w in matrix[j]]
         cells = [_cell(_shade(w), *("[]" if (i, j) in marked else "  ")) for i, w in enumerate(row)]
-        lines.append(" " * (margin - _width(word)) + word + "   " + "".join(cells))
+        lines.append(" " * (margin - width(word)) + word + "   " + "".join(cells))
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -345,10 +363,10 @@ def _shade(share: float) -> str:
 
 
 def _cell(mark: str, left: str, right: str) -> str:
-    return left + mark + (right if _width(mark) < 2 or right != " " else "")
+    return left + mark + (right if width(mark) < 2 or right != " " else "")
 
 
-def _clusters(word: str) -> Iterator[str]:
+def clusters(word: str) -> Iterator[str]:
     """A word's characters, each with the marks that combine with it."""
     cluster = ""
     for char in word:
@@ -360,6 +378,10 @@ def _clusters(word: str) -> Iterator[str]:
         yield cluster
 
 
-def _width(text: str) -> int:
-    """Columns that a terminal takes for a text."""
-    return sum(2 if unicodedata.east_asian_width(c[0]) in "WF" else 1 for c in _clusters(text))
+def width(text: str) -> int:
+    """Columns that a terminal takes for a text.
+
+    >>> width("Tokyo"), width("東京"), width("cafe\u0301")
+    (5, 4, 4)
+    """
+    return sum(2 if unicodedata.east_asian_width(c[0]) in "WF" else 1 for c in clusters(text))

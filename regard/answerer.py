@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.align import by_word
 from regard.reading import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
 from regard.store import find
 from regard.text import Encoded, checked
@@ -131,9 +132,7 @@ class Answerer:
         done = dict(zip(sides, found, strict=True))
         may = self.abstains if abstain is None else abstain
         return [
-            self._answer(pairs[i][0], *sides[i], done[i], n_best, may, attention)
-            if i in done
-            else Answer(problem=problem)
+            self._answer(pairs[i], *sides[i], done[i], n_best, may, attention) if i in done else Answer(problem=problem)
             for i, problem in enumerate(problems)
         ]
 
@@ -145,14 +144,15 @@ class Answerer:
         return ""
 
     def _answer(
-        self, context: str, asked: Encoded, told: Encoded, found: Found, count: int, may: bool, attention: bool
+        self, pair: tuple[str, str], asked: Encoded, told: Encoded, found: Found, count: int, may: bool, attention: bool
     ) -> Answer:
+        context = pair[0]
         candidates = [c for span in found.spans if (c := _candidate(context, told, span))]
         first = list({(c.start, c.end): c for c in reversed(candidates)}.values())[::-1]
         shown = tuple(sorted(first, key=lambda c: -c.score)[:count])
         cuts = self.room.cuts(len(asked.ids), len(told.ids))
         note = f"{len(told.ids):,} subwords: read in {len(cuts)} windows" if len(cuts) > 1 else ""
-        weights = self._attention(asked, told, found.spans[0], cuts) if attention and found.spans else None
+        weights = self._attention(pair, asked, told, found.spans[0], cuts) if attention and found.spans else None
         if not shown or (may and found.no_answer > shown[0].score):
             return Answer(
                 score=found.no_answer, no_answer=found.no_answer, candidates=shown, attention=weights, note=note
@@ -161,16 +161,17 @@ class Answerer:
         return Answer(best.text, best.start, best.end, best.score, found.no_answer, shown, weights, note=note)
 
     def _attention(
-        self, asked: Encoded, told: Encoded, span: Span, cuts: Sequence[tuple[int, int]]
-    ) -> Tensor:  # fmt: skip
-        """[question words, context words], of the window that owns the span."""
+        self, pair: tuple[str, str], asked: Encoded, told: Encoded, span: Span, cuts: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """[question words, context words], of the window that owns the span; words that have no subwords get 0."""
+        wide, high = (len(text.split()) for text in pair)
         start, end = cuts[owners(cuts, len(told.ids))[span.start]]
         tensors = padded(self.model, [asked.ids], [told.ids[start:end]])
         weights = self.model.attention(*(t.to(self.device) for t in tensors))[0, 1:-1, :-1].float().cpu()
-        rows, columns = _sums(asked.words), _sums(told.words)
-        rows = rows / rows.sum(1, keepdim=True).clamp_min(1)
-        words: Tensor = rows @ weights @ columns[:, start:end].T
-        return words
+        onto = by_word(weights, told.words[start:end], wide)  # [question tokens, context words]
+        rows = by_word(onto.T, asked.words, high).T
+        sizes = by_word(torch.ones(len(asked.words)), asked.words, high)
+        return rows / sizes.clamp_min(1)[:, None]
 
 
 def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None) -> Answerer:
@@ -233,12 +234,3 @@ def whole(text: str, start: int, end: int) -> tuple[int, int]:
 def _joins(char: str) -> bool:
     """Does it belong to the character before it: a combining mark, a joiner, a skin tone?"""
     return unicodedata.category(char).startswith("M") or char == "\u200d" or "\U0001f3fb" <= char <= "\U0001f3ff"
-
-
-def _sums(words: Sequence[int]) -> Tensor:
-    """[words, tokens]: 1 where a token is of a word."""
-    out = torch.zeros(max(words, default=-1) + 1, len(words))
-    for token, word in enumerate(words):
-        if word >= 0:
-            out[word, token] = 1.0
-    return out

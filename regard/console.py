@@ -139,14 +139,33 @@ def sources_drawn(summary: Summary) -> list[str]:
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
-    lines, width, room = [""], 0, columns()
+    from regard.align import width
+
+    lines, room = [""], columns()
     for word in words:
-        if width and width + 1 + len(word) > room:
-            lines.append("")
-            width = 0
-        lines[-1] += f" {word}" if width else word
-        width = len(lines[-1])
+        for k, piece in enumerate(_pieces(word, room)):
+            if k or (lines[-1] and width(lines[-1]) + 1 + width(piece) > room):
+                lines.append("")
+            lines[-1] += f" {piece}" if lines[-1] else piece
     return lines
+
+
+def _pieces(word: str, room: int) -> list[str]:
+    """A word, cut where it is wider than the terminal: what has no spaces is one word, however long.
+
+    >>> _pieces("gate", 5), _pieces("東京都", 5)
+    (['gate'], ['東京', '都'])
+    """
+    from regard.align import clusters, width
+
+    found, taken = [""], 0
+    for sign in clusters(word):
+        if found[-1] and taken + width(sign) > room:
+            found.append("")
+            taken = 0
+        found[-1] += sign
+        taken += width(sign)
+    return found
 
 
 def pictured(path: Path, source: str, found: Output, weights: Sequence[Tensor]) -> None:
@@ -158,6 +177,40 @@ def pictured(path: Path, source: str, found: Output, weights: Sequence[Tensor]) 
     from regard.plot import alignment, save
 
     save(alignment(weights[0], *words), path)
+
+
+DRAWN = 60  # words of a text in a figure, at most
+
+
+def summary_pictured(path: Path, found: Summary) -> None:
+    """What each word of a summary looked at, as a figure; copied words, and where they are from, in brackets."""
+    copied = {i: c.position for i, c in enumerate(found.copied) if c.probability >= 0.5}
+    rows = [f"[{word}]" if i in copied else word for i, word in enumerate(found.words)]
+    columns = [f"[{word.text}]" if i in copied.values() else word.text for i, word in enumerate(found.source)]
+    _heatmap(path, found.attention, rows, columns, {i for i in copied.values() if i is not None}, "summary")
+
+
+def answer_pictured(path: Path, context: str, question: str, found: Answer) -> None:
+    """What each word of a question looked at, as a figure; the words of the answer in brackets."""
+    spans = [match.span() for match in re.finditer(r"\S+", context)]
+    start, end = found.start or 0, found.end or 0
+    inside = {i for i, (a, b) in enumerate(spans) if a < end and b > start}
+    columns = [f"[{context[a:b]}]" if i in inside else context[a:b] for i, (a, b) in enumerate(spans)]
+    if found.attention is None:
+        say(f"{path}: not drawn, the first question has no answer")
+        return
+    _heatmap(path, found.attention, question.split(), columns, inside, "question")
+
+
+def _heatmap(path: Path, values: Tensor, rows: list[str], columns: list[str], kept: set[int], name: str) -> None:
+    """Of a long text the words that are ``kept``, and those that are looked at most, in the order of the text."""
+    from regard.plot import heatmap, save
+
+    order = sorted(range(len(columns)), key=lambda i: (i not in kept, -float(values[:, i].max())))
+    some = sorted(order[:DRAWN])
+    more = len(columns) - len(some)
+    heading = f"{more:,} words that are looked at less are left out" if more else None
+    save(heatmap(values[:, some], rows, [columns[i] for i in some], names=(name, "text"), heading=heading), path)
 
 
 def written(path: Path, translator: Translator, source: str, found: Output, look: dict[str, Any]) -> None:
@@ -187,6 +240,7 @@ def as_object(question: str, found: Answer) -> dict[str, Any]:
 
 
 SHADES = " ░▒▓█"
+REACH = 600  # characters to each side of an answer that are drawn, where words have no spaces between them
 
 
 def read_aloud(context: str, found: Answer, *, width: int | None = None, around: int = 60) -> list[str]:
@@ -196,27 +250,44 @@ def read_aloud(context: str, found: Answer, *, width: int | None = None, around:
     """
     if found.attention is None:
         return []
+    from regard.align import width as wide
+
     weights = found.attention.mean(0)
     peak = max(float(weights.max()), 1e-9)
     spans = [match.span() for match in re.finditer(r"\S+", context)]
     start, end = (found.start, found.end) if found.start is not None and found.end is not None else (-1, -1)
     inside = [i for i, (a, b) in enumerate(spans) if a < end and b > start]
     middle = inside[0] if inside else int(weights.argmax())
+    centre = start if inside else spans[middle][0]
     rows, words, shades, room = [""], "", "", width or columns()
     for i in range(max(0, middle - around), min(len(spans), middle + around)):
-        word = _shown(context[slice(*spans[i])])
-        word = f"{'[' * (inside[:1] == [i])}{word}{']' * (inside[-1:] == [i])}"
-        shade = SHADES[min(4, int(float(weights[i]) / peak * 4 + 0.5))] * len(word)
-        if words and len(words) + len(word) > room:
-            rows += [words.rstrip(), shades.rstrip()]
-            words = shades = ""
-        words, shades = f"{words}{word} ", f"{shades}{shade} "
+        a, b = max(spans[i][0], centre - REACH), min(spans[i][1], max(centre, end) + REACH)
+        shade = SHADES[min(4, int(float(weights[i]) / peak * 4 + 0.5))]
+        for piece in _pieces(_bracketed(context, a, b, start, end), room) if a < b else ():
+            if words and wide(words) + wide(piece) > room:
+                rows += [words.rstrip(), shades.rstrip()]
+                words = shades = ""
+            words, shades = f"{words}{piece} ", f"{shades}{shade * wide(piece)} "
     return [*rows, words.rstrip(), shades.rstrip(), ""]
+
+
+def _bracketed(text: str, a: int, b: int, start: int, end: int) -> str:
+    """text[a:b], with brackets where [start, end) begins and ends in it.
+
+    >>> _bracketed("an egg.", 3, 7, 3, 6), _bracketed("an egg.", 0, 2, 3, 6)
+    ('[egg].', 'an')
+    """
+    first, last = (min(max(place, a), b) for place in (start, end))
+    opens, closes = "[" * (a <= start < b), "]" * (a < end <= b)
+    return f"{_shown(text[a:first])}{opens}{_shown(text[first:last])}{closes}{_shown(text[last:b])}"
+
+
+JOINERS = "\u200c\u200d"  # with which Persian and emoji are spelled; they are not printable, and move nothing
 
 
 def _shown(word: str) -> str:
     """A word without what would move the cursor."""
-    return "".join(char if char.isprintable() else "�" for char in word)
+    return "".join(char if char.isprintable() or char in JOINERS else "�" for char in word)
 
 
 def table(report: list[dict[str, Any]]) -> str:

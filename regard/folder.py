@@ -103,6 +103,13 @@ def save(
     write_tensors(folder / "model.safetensors", pack(model.state_dict(), store), {"format": FORMAT, "store": store})
 
 
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed had begun to write here."""
+    for name in (*_NEEDED, "README.md", "metrics.jsonl"):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink(missing_ok=True)
+
+
 def write_config(folder: Path, table: Mapping[str, Any]) -> None:
     """config.toml with the format first."""
     head = {"format": FORMAT, "regard": sys.modules["regard"].__version__}

@@ -216,11 +216,24 @@ class Writer:
     def write(self, lines: Iterable[str]) -> None:
         """Lines, each made to be one: a line end inside becomes a space."""
         whole = [" ".join(line.replace("\r", "\n").split("\n")) for line in lines]
-        self._stream.write("".join(f"{line}\n" for line in whole).encode(errors="replace"))
+        with self._told():
+            self._stream.write("".join(f"{line}\n" for line in whole).encode(errors="replace"))
 
     def flush(self) -> None:
         """Let whoever waits see what was written."""
-        self._stream.flush()
+        with self._told():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """An error of writing says where, but for a reader that has gone: that is none of ours."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            where = str(self.path or "standard output")
+            raise OSError(error.errno, f"could not be written: {error.strerror}", where) from error
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self.path is None:
@@ -231,10 +244,9 @@ class Writer:
             if kind is None:
                 self.flush()
                 if self._part:
-                    os.fsync(self._stream.fileno())
-                    os.replace(self._part, self.path)
-        except OSError as failed:
-            raise OSError(f"{self.path}: could not be written: {failed.strerror}") from failed
+                    with self._told():
+                        os.fsync(self._stream.fileno())
+                        os.replace(self._part, self.path)
         finally:
             with contextlib.suppress(OSError):
                 self._stream.close()

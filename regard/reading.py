@@ -162,9 +162,9 @@ def read(
 
 
 def _best(pieces: Sequence[Piece], logits: Sequence[Any], length: int, longest: int, count: int) -> Found:
-    """Spans of all windows together."""
+    """Spans of all windows together; of each window no more than ``count`` are kept, however long the context."""
     owner = owners([(piece.start, piece.end) for piece in pieces], length)
-    every = []
+    every, total = [], 0.0  # log of the sum, "no answer" being e⁰
     for number, (piece, (start, end)) in enumerate(zip(pieces, logits, strict=True)):
         size = piece.end - piece.start
         own = owner[piece.start : piece.end] == number
@@ -173,9 +173,11 @@ def _best(pieces: Sequence[Piece], logits: Sequence[Any], length: int, longest: 
         ends = np.lib.stride_tricks.sliding_window_view(tail, wide)[:size]  # [size, wide]: e_i, e_{i+1}, …
         scores = start[1:, None] + ends - (start[0] + end[0])
         i, d = np.nonzero(np.isfinite(scores) & own[:, None])
-        every.append((scores[i, d], piece.start + i, piece.start + i + d + 1))
+        scores = scores[i, d]
+        total = np.logaddexp(total, np.logaddexp.reduce(scores))
+        best = np.argsort(-scores, kind="stable")[:count]
+        every.append((scores[best], piece.start + i[best], piece.start + i[best] + d[best] + 1))
     scores, starts, ends = (np.concatenate(parts) for parts in zip(*every, strict=True))
-    total = np.logaddexp.reduce(np.concatenate([[0.0], scores]))
     order = np.argsort(-scores, kind="stable")[:count]
     spans = [Span(int(starts[k]), int(ends[k]), float(np.exp(scores[k] - total))) for k in order]
     return Found(spans, float(np.exp(-total)))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from regard.align import by_word
 from regard.decode import Hypothesis
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
@@ -165,7 +166,7 @@ class Summarizer:
         good = [i for i, output in enumerate(outputs) if not output.problem]
         encoded = dict(zip(good, self.subwords.encode_batch([flat(documents[i]) for i in good]), strict=True))
         for i, row in encoded.items():
-            outputs[i].problem, outputs[i].note = self._too_long(len(row.ids))
+            outputs[i].problem, outputs[i].note = self._told_of(len(row.ids))
         good = [i for i in good if not outputs[i].problem]
         for number, batch in enumerate(batches_of([len(encoded[i].ids) for i in good], batch_tokens)):
             some = [good[k] for k in batch]
@@ -184,8 +185,10 @@ class Summarizer:
             problem = "the document is empty"
         return Output(problem=problem)
 
-    def _too_long(self, size: int) -> tuple[str, str]:
+    def _told_of(self, size: int) -> tuple[str, str]:
         """A problem, a note, or neither."""
+        if not size:
+            return "the document has no text in it that the model knows", ""
         if size > self.limit:
             return f"{size:,} subwords, and the most is {self.limit:,}; cut it into parts and summarize each", ""
         notes = []
@@ -279,14 +282,12 @@ def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, su
         text, own, groups = _spelled(document, source, tokens, made.copies, subwords)
     else:
         text, own, groups = _as_they_are(tokens, subwords)
-    onto = torch.zeros(made.weights.shape[1], len(words))  # from source tokens to words of the document
-    for j, word in enumerate(source.words):
-        if word >= 0 and place[word] is not None:
-            onto[j, place[word]] = 1.0
+    whose = [-1 if word < 0 or (number := place[word]) is None else number for word in source.words]
+    looked, taken = (by_word(rows, whose, len(words)) for rows in made)  # [tokens, words of the document]
     attention, copied = torch.zeros(len(own), len(words)), []
     for w, rows in enumerate(groups):
-        attention[w] = (made.weights[rows] @ onto).mean(0)
-        copies = (made.copies[rows] @ onto).mean(0)
+        attention[w] = looked[rows].mean(0)
+        copies = taken[rows].mean(0)
         best = int(copies.argmax()) if len(copies) and copies.max() > 0 else None
         copied.append(Copied(min(1.0, float(made.copies[rows].sum(-1).mean())), best))
     shown = tuple(subwords.token(t) for t in tokens)
@@ -379,5 +380,6 @@ def load(
     loaded = open_folder(path)
     assert isinstance(loaded.model, PointerTransformer)
     model = to_int8(loaded.model) if int8 else loaded.model.to(place)
-    trained = loaded.settings.get("data", {}).get("max_tokens")
+    data = loaded.settings.get("data", {})
+    trained = data.get("longest", data.get("max_tokens"))  # folders of before know the limit alone
     return Summarizer(model, loaded.subwords, name=path.name, trained=trained)

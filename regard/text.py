@@ -26,6 +26,8 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
 # A word, a number or a run of other signs, each with the white space before it; the rest of the white space.
 _PIECE = r"\s?[\p{L}\p{M}]+|\s?\p{N}+|\s?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+_LONGEST = 1000  # characters of what is learned from as a word: longer is a rule, a code or a picture
+_ENDLESS = re.compile(rf"\s?\S{{{_LONGEST + 1},}}")
 _PREFIX = " "  # put before every line, so that the first word is the same word as elsewhere
 
 
@@ -318,6 +320,7 @@ class _Lines:
                 self.text = self.text or bool(line.strip())
                 if self._progress and self.count % 1000 == 0:
                     self._progress(self.count)
+                line = _ENDLESS.sub("", line) if len(line) > _LONGEST else line
                 yield _lower(line) if self._lowercase else line
         if self._progress:
             self._progress(self.count)

@@ -191,24 +191,26 @@ class Translator:
         return [links(self.word_weights(output.translations[0], **how)) for output in found]
 
     def word_weights(
-        self, translation: Translation, *, layer: int | None = None, head: Head = None, shift: bool | None = None
+        self, translation: Translation, *, layer: int | str | None = None, head: Head = None, shift: bool | None = None
     ) -> Tensor:
         """How much each target word attends to each source word, [J, I]; words are what ``split()`` gives.
 
         Defaults are the model's own choice (``[align]`` in its config.toml); else ``layer`` is the middle one, ``head``
-        the mean of all ("mean"), and ``shift`` (see :func:`regard.align.word_weights`) is for models that read a word
-        before they attend.
+        the mean of all ("mean", which ``layer`` may be too), and ``shift`` (see :func:`regard.align.word_weights`) is
+        for models that read a word before they attend.
         """
         if not translation.attention:
             return torch.zeros(0, 0)
         if self.engine.shown is None:
-            look = self.look(translation.attention[0].weights.shape[0], layer=layer, head=head, shift=shift)
+            one = None if layer is None else _number(layer, "layer")
+            head = "mean" if layer == "mean" and head is None else head  # the model's own is one of another layer
+            look = self.look(translation.attention[0].weights.shape[0], layer=one, head=head, shift=shift)
         else:
             self._check_shown(layer, head, self.engine.shown)
             look = self.look(1, shift=shift)._replace(layer=0, head=None)
+        how: dict[str, Any] = look._asdict() | ({"layer": None} if layer == "mean" else {})
         parts = [
-            word_weights(part.weights, part.source.words, part.target.words, **look._asdict())
-            for part in translation.attention
+            word_weights(part.weights, part.source.words, part.target.words, **how) for part in translation.attention
         ]
         whole: Tensor = torch.block_diag(*parts)
         return whole
@@ -221,7 +223,7 @@ class Translator:
             self._align.get("shift", self.engine.shift) if shift is None else shift,
         )
 
-    def _check_shown(self, layer: int | None, head: Head, shown: tuple[int, int | None]) -> None:
+    def _check_shown(self, layer: int | str | None, head: Head, shown: tuple[int, int | None]) -> None:
         if layer not in (None, shown[0]) or (head is not None and _number(head) != shown[1]):
             which = "the mean over its heads" if shown[1] is None else f"head {shown[1]}"
             raise ValueError(
@@ -394,11 +396,11 @@ def what_is_odd(line: str) -> str:
         return f"not Unicode text: a lone surrogate at character {error.start}"
 
 
-def _number(head: int | str) -> int | None:
-    """A head's number; None for the mean of all."""
-    if isinstance(head, str) and head != "mean":
-        raise ValueError(f"head: expected a number from 0, or mean, got {head!r}")
-    return None if isinstance(head, str) else head
+def _number(given: int | str, what: str = "head") -> int | None:
+    """The number of a head or a layer; None for the mean of all."""
+    if isinstance(given, str) and given != "mean":
+        raise ValueError(f"{what}: expected a number from 0, or mean, got {given!r}")
+    return None if isinstance(given, str) else given
 
 
 def _whole(outputs: list[Output], kind: str) -> list[Output]:

@@ -43,6 +43,10 @@ def test_the_row_and_layer_that_are_read_matter(run, model, files):
 
     assert len({links(), links("--shift"), links("--layer", 0), links("--head", 1)}) == 4
     assert links() == links("--layer", 1, "--no-shift"), "the folder's own [align]"
+    assert links("--layer", "mean") not in (links("--layer", 0), links("--layer", 1))
+    assert links("--layer", "mean", "--head", "mean") == links("--layer", "mean")
+    done = run("align", "-m", model, files / "test.en", files / "test.fr", "--layer", "all")
+    assert done.code == 2 and "layer: expected a number from 0, or mean, got 'all'" in done.err
 
 
 def test_pairs_of_one_file(run, model, tmp_path):

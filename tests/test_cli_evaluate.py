@@ -95,6 +95,11 @@ def test_evaluate_refuses():
         compare(["a"], ["a"], ["a"], samples=0)
 
 
+def test_an_output_given_twice_is_refused(run, files):
+    done = run("evaluate", files / "test.fr", files / "test.fr", "--reference", files / "test.fr", "--bootstrap", 9)
+    assert done.code == 2 and "test.fr: given twice" in done.err
+
+
 def test_a_bootstrap_of_one_output_compares_nothing_and_is_refused(run, files):
     done = run("evaluate", files / "test.fr", "-r", files / "test.fr", "--bootstrap", 10)
     assert done.code == 2 and "give two or more files or models" in done.err

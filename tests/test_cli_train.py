@@ -29,6 +29,7 @@ def corpus(files):
 def test_train_then_translate(corpus, files):
     done = process("train", *corpus, "--out", files / "model")
     assert done.code == 0, done.err
+    assert done.err.strip().endswith(f"{files / 'model'} holds the model"), "something speaks after it"
     assert {"model.safetensors", "tokenizer.json", "config.toml", "metrics.jsonl", "README.md"} <= set(
         os.listdir(files / "model")
     )

@@ -239,6 +239,15 @@ def test_an_unwritable_output_is_told_before_the_work(run, files, out):
     assert done.code == 2 and str(files) in done.err and "no model" not in done.err
 
 
+def test_a_full_disk_is_told_with_the_file(run, model):
+    done = run("translate", "-m", model, "--output", "/dev/full", SOURCES[0])
+    assert done.code == 2 and done.err.strip().endswith("/dev/full: could not be written: No space left on device")
+    command = f"{sys.executable} -m regard translate -m {model} '{SOURCES[0]}' > /dev/full"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, shell=True, capture_output=True, check=False, env=environment)
+    assert told.returncode == 2 and b"standard output: could not be written: No space left on device" in told.stderr
+
+
 def test_a_device_can_be_written_to(run, model):
     assert run("translate", "-m", model, "-o", "/dev/null", SOURCES[0]).code == 0
     assert not Path("/dev/null").is_file()
@@ -278,6 +287,8 @@ def test_reports_stay_out_of_the_output_when_there_is_nowhere_to_report(model):
     [
         (("--score", "test.fr", "--show"), "--score translates nothing: leave out"),
         (("--score", "test.fr", "--nbest", 3), "--score translates nothing: leave out"),
+        (("--score", "test.fr", "--beam", 3, "--min-length", 2), "leave out --beam, --min-length"),
+        (("--sample", "--beam", 3, "--length-penalty", 0.5), "leave out --beam, --length-penalty"),
         (("--layer", 1), "--layer and --head say what is shown: add --alignment"),
         (("--head", 0), "--layer and --head say what is shown: add --alignment"),
     ],

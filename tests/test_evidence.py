@@ -492,6 +492,18 @@ def test_rank_correlation():
     assert evidence_babi.as_many_others(q._replace(support=(0, 2)), np.random.default_rng(0)) is None
 
 
+def test_what_one_knows_who_reads_no_story():
+    import evidence_babi
+
+    def asked(question, *answers):
+        return [evidence_babi.Question(1, 1, ("x.",), question, answer, (0,)) for answer in answers]
+
+    taught = asked("big?", "yes", "yes", "no") + asked("small?", "no", "no") + asked("red?", "no")
+    test = asked("big?", "yes", "no") + asked("small?", "no") + asked("new?", "no")
+    assert evidence_babi.unread(taught, test) == {"always": 0.75, "question_alone": 0.75}
+    assert evidence_babi.unread(taught, asked("big?", "yes")) == {"always": 0.0, "question_alone": 1.0}
+
+
 # --- the page ---
 
 

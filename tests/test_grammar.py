@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from regard.align import pharaoh
+from regard.align import pharaoh, quality
+from regard.evaluate import evaluate
 from regard.grammar import pairs
 
 PAIRS = pairs(6000, seed=1)
@@ -179,3 +180,34 @@ def test_links_join_words_that_mean_the_same():
 def test_adjectives_change_places():
     crossing = sum(any(i < k and j > m for i, j in p.links for k, m in p.links) for p in PAIRS)
     assert crossing > len(PAIRS) / 3
+
+
+SMALL = """
+--encoder-layers 2 --decoder-layers 2 --dim 128 --ffn-dim 256 --dropout 0.1 --rdrop 0 --set subwords.dropout=0
+--tokens 2000 --lr 3e-3 --updates 400 --set training.valid_every=100 --device cpu
+"""
+
+
+@pytest.mark.slow
+def test_a_small_model_learns_it_and_its_attention_aligns_it(tmp_path):
+    """In about a minute on a CPU: BLEU over 95 and AER under 5, by attention alone, on sentences it has not seen."""
+    import regard
+    from regard.tasks.translation import main
+
+    every, files = pairs(6200, seed=1), []
+    for name, some in (("train", every[:6000]), ("valid", every[6000:6100])):
+        for side in ("english", "french"):
+            files.append(tmp_path / f"{name}.{side}")
+            files[-1].write_text("".join(f"{getattr(pair, side)}\n" for pair in some), encoding="utf-8")
+    given = zip(("--source", "--target", "--valid-source", "--valid-target"), map(str, files), strict=True)
+    options = [part for pair in given for part in pair]
+    assert main([*options, "--out", str(tmp_path / "model"), *SMALL.split()]) == 0
+    translator, known = regard.load(tmp_path / "model", device="cpu"), {pair.english for pair in every[:6000]}
+    unseen = [pair for pair in pairs(400, seed=7) if pair.english not in known]
+    found = translator.translate([pair.english for pair in unseen], beam=1)
+    bleu = evaluate(found, [pair.french for pair in unseen])[0]
+    assert bleu.score > 95
+    linked = translator.align([pair[:2] for pair in unseen], layer="mean", shift=False)
+    assert quality(linked, [pair.links for pair in unseen]).aer < 0.05
+    own = translator.align([pair[:2] for pair in unseen])  # from the head that training has found to align best
+    assert quality(own, [pair.links for pair in unseen]).aer < 0.1

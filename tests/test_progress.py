@@ -74,3 +74,25 @@ def test_tensorboard_gets_the_numbers(tmp_path, monkeypatch):
     metrics.write(7, {"loss": 2.0, "final": "words"})
     metrics.close()
     assert written == [("loss", 2.0, 7), "closed"]
+
+
+def test_metrics_of_an_end_that_was_not_reached_come_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"update": 2, "loss": 2}\n{"update": 2, "final": "the weights of update 2"}\n')
+    metrics = Metrics(path, 2)
+    metrics.write(2, {"final": "the weights of update 2"})
+    metrics.close()
+    assert [json.loads(line).get("final") for line in path.read_text().splitlines()] == [
+        None,
+        "the weights of update 2",
+    ]
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
+    metrics._file.close()
+    metrics._file = open("/dev/full", "a")  # noqa: SIM115, closed by close()
+    with pytest.raises(OSError, match="could not be written: No space left") as told:
+        metrics.write(1, {"loss": 1.0})
+    assert told.value.filename == str(tmp_path / "metrics.jsonl")
+    metrics.close()  # and no second error instead of this one

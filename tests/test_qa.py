@@ -5,10 +5,14 @@ import json
 import asked
 import pytest
 import torch
+from largest import Largest
 from safetensors.torch import load_file
 
 import regard
-from regard.answerer import Answerer, whole
+from regard.align import width
+from regard.answerer import Answer, Answerer, whole
+from regard.console import read_aloud
+from regard.models import Reader, ReaderConfig
 from regard.models import reader as reader_module
 from regard.reading import Found, Span
 from regard.squad import quality
@@ -128,6 +132,32 @@ def test_a_context_longer_than_the_model_is_read_in_windows(answerer):
     assert found.attention.shape == (5, len(text.split())) and float(found.attention[:, 0].sum()) == 0
 
 
+def test_the_attention_to_a_long_context_needs_no_matrix_of_it(answerer):
+    """Words by tokens of a novel would be hundreds of gigabytes."""
+    text = f"{'Dee has the nut . ' * 1000}Pia has the pen ."
+    with Largest() as largest:
+        found = answerer.answer(text, "What does Pia have ?", attention=True)
+    assert found.attention.shape == (5, len(text.split()))
+    assert largest.elements < 2_000_000  # 5,005 words by as many tokens are 25 million
+
+
+def test_words_that_the_model_does_not_see_have_their_place_in_the_attention():
+    """BERT's subwords drop what cannot be seen; a word of it is a word of ``split()`` all the same."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    subwords = WordPiece.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters)])
+    config = ReaderConfig(vocab_size=len(subwords), dim=16, ffn_dim=16, heads=2, encoder_layers=1, **ids(subwords))
+    answerer = Answerer(Reader(config), subwords)
+    context = "who \u200b has it \u200b"
+    found = answerer.answer(context, "\u200b what \u200b", attention=True)
+    assert found.attention.shape == (3, 5)
+    assert found.attention[:, [1, 4]].abs().max() == 0 and found.attention[0].sum() == 0
+    assert any("has" in line for line in read_aloud(context, found))
+
+
+def ids(subwords):
+    return {name: getattr(subwords, name) for name in ("pad_id", "bos_id", "eos_id")}
+
+
 def test_questions_of_one_context_and_bad_ones_among_them(answerer):
     found = answerer.answers(
         [(CONTEXT, "What does Cy have ?"), ("", "x"), (CONTEXT, " "), (CONTEXT, "What does Ana have ?")]
@@ -169,7 +199,7 @@ class Marked:
         line = self.subwords.encode(text)
         touched = [i for i, (a, b) in enumerate(line.offsets) if a < end and b > start]
         span = Span(touched[0], touched[-1] + 1, 0.9)
-        return self.answerer._answer(text, self.subwords.encode("x"), line, Found([span], 0.1), 1, False, False)
+        return self.answerer._answer((text, "x"), self.subwords.encode("x"), line, Found([span], 0.1), 1, False, False)
 
 
 UNICODE = "東京 café cafe\u0301 👩‍👩‍👧‍👦 👍🏽 naïve Ωμέγα नमस्ते 🇫🇷 e\u0301te\u0301 end"
@@ -227,6 +257,50 @@ def test_answers_from_the_command_line(run, folder, text, tmp_path):
     assert done.lines[0].startswith("0 ||| egg ||| 29-32 ||| ") and len(done.lines) == 2
     done = run(*ask, "--context", text, "--show", "What does Bo have ?")
     assert "Bo has the [egg] ." in done.out.decode() and "█" in done.out.decode()
+
+
+def test_a_drawn_answer_fits_the_terminal_in_any_script():
+    """Two columns a character, no spaces: the brackets are around the answer, not around the whole text."""
+    context = "東京は日本の首都です。" * 30 + "卵はボブにあります。" + "京都は古い都です。" * 200
+    start = context.index("ボブ")
+    found = Answer("ボブ", start, start + 2, 0.9, 0.1, attention=torch.ones(2, 1))
+    drawn = read_aloud(context, found, width=40)
+    assert "[ボブ]" in "".join(drawn[1::2]).replace(" ", "")
+    assert max(map(width, drawn)) <= 40 and len(drawn) < 100  # what is far is not drawn
+    for above, below in zip(drawn[1:-1:2], drawn[2:-1:2], strict=True):
+        assert width(above) == width(below)
+    found = Answer("ein Ei", 7, 13, 0.9, 0.1, attention=torch.tensor([[0.1, 0.7, 0.2, 0.0]]))
+    assert read_aloud("Bo hat ein Ei.", found, width=80)[1] == "Bo hat [ein Ei]."
+    spelled = "👩\u200d🚀 می\u200cخواهم \x1b[2J"  # with joiners; the last would clear the screen
+    found = Answer(spelled[4:12], 4, 12, 0.9, 0.1, attention=torch.ones(1, 3))
+    assert read_aloud(spelled, found)[1] == "👩\u200d🚀 [می\u200cخواهم] �[2J"
+
+
+def test_no_question_at_all_is_told(run, folder, text):
+    ask = ["answer", "--model", folder[0], "--device", "cpu", "--context", text]
+    done = run(*ask, stdin=b"")
+    assert done.code == 2 and "there are no questions" in done.err and not done.out
+    kept = text.parent / "kept"
+    kept.write_text("before")
+    assert run(*ask, " ", "--output", kept).code == 2 and kept.read_text() == "before"  # none could be asked
+    done = run(*ask, " ", "What does Bo have ?")
+    assert done.code == 0 and done.lines == ["", "egg"]
+
+
+def test_a_figure_of_the_first_answer(run, folder, text, tmp_path):
+    pytest.importorskip("matplotlib")
+    ask = ["answer", "--model", folder[0], "--device", "cpu", "--context", text]
+    done = run(*ask, "", "What does Bo have ?", "What does Cy have ?", "--plot", tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert done.code == 0 and done.lines == ["", "egg", "oar"]
+    assert all(f">{word}</text>" in drawn for word in ("What", "have", "[egg]", "Dee", "oar"))
+    long = tmp_path / "long.txt"
+    long.write_text(f"{'Dee has the nut . ' * 40}{CONTEXT}")
+    done = run(*ask[:-1], long, "What does Bo have ?", "--plot", tmp_path / "b.svg")
+    drawn = (tmp_path / "b.svg").read_text()
+    assert "155 words that are looked at less are left out" in drawn and drawn.count(">Dee</text>") < 40
+    done = run(*ask, "What does Bo have ?", "--plot", tmp_path / "a.txt")
+    assert done.code == 2 and "expected a name that ends in .svg" in done.err and not done.out
 
 
 def test_what_is_no_text_is_told(run, folder, tmp_path):

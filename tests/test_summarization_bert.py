@@ -107,6 +107,12 @@ def test_documents_longer_than_its_positions_are_read_whole(summarizer):
     assert outputs[0].text == output.text and outputs[1].text == WANTED and not outputs[1].note
 
 
+def test_a_document_of_which_nothing_can_be_seen_is_told(summarizer):
+    for options in ({}, {"length": 5}):
+        outputs = summarizer.outputs(["\u200b \u200b", CHAT], **options)
+        assert outputs[0].problem == "the document has no text in it that the model knows" and outputs[1].text
+
+
 def test_the_command_and_the_explorer_show_it(run, place, summarizer):
     done = run("summarize", "-m", place / "model", "--show", CHAT)
     giver, _, taker, _ = WANTED.split()

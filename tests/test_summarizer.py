@@ -7,9 +7,12 @@ import json
 import chats
 import pytest
 import torch
+from largest import Largest
 
 import regard
+from regard.align import width
 from regard.console import sources_drawn
+from regard.data.documents import flat
 from regard.decode import Hypothesis
 from regard.search import SummarySearch
 from regard.summarizer import Read, likest, summary_of
@@ -136,9 +139,16 @@ def test_bad_documents_stop_nothing(summarizer):
 
 def test_long_documents_are_read_whole_or_refused(folder, summarizer):
     document = "\n".join(["Bako: some tea."] * 400)  # more than it was trained on
-    (output,) = summarizer.outputs([document], beam=1, max_length=8)
-    assert output.summaries and "trained on at most 1,024" in output.note and not output.problem
+    with Largest() as largest:
+        (output,) = summarizer.outputs([document], beam=1, max_length=8)
+    assert largest.elements < 1_000_000  # no matrix of its words by its tokens, some millions
+    assert output.summaries and f"trained on at most {summarizer.trained}" in output.note and not output.problem
     assert output.summaries[0].attention.shape[1] == len(document.split())
+    told = [json.loads(line)["dialogue"] for line in (folder.parent / "train.jsonl").read_text().splitlines()]
+    sizes = [len(row.ids) for row in summarizer.subwords.encode_batch([flat(text) for text in told])]
+    assert summarizer.trained == max(sizes)  # the longest that there was, not the longest that might have been
+    short, long = told[sizes.index(max(sizes))], told[sizes.index(max(sizes))] + " hi"
+    assert [bool(output.note) for output in summarizer.outputs([short, long], beam=1)] == [False, True]
     summarizer.limit = 50
     try:
         (output,) = summarizer.outputs([document])
@@ -153,6 +163,16 @@ def test_a_narrow_terminal_gets_narrow_lines(monkeypatch, summarizer):
         monkeypatch.setenv("COLUMNS", str(terminal))
         drawn = sources_drawn(output.summaries[0])
         assert most - 20 < max(map(len, drawn)) <= most
+
+
+def test_a_drawn_document_fits_the_terminal_in_any_script(monkeypatch, summarizer):
+    (output,) = summarizer.outputs([CHAT])
+    summary = output.summaries[0]
+    chinese = tuple(word._replace(text="東京都" * 30) for word in summary.source)
+    monkeypatch.setenv("COLUMNS", "31")
+    drawn = sources_drawn(dataclasses.replace(summary, source=chinese))
+    assert max(map(width, drawn[:-2])) <= 31  # but the legend
+    assert sum(line.count("東") for line in drawn) == 30 * len(chinese)
 
 
 def test_a_folder_of_another_task_is_told(folder, model):
@@ -204,6 +224,17 @@ def test_show_draws_what_was_copied(run, folder):
     assert "█" in drawn and "[copied]" in drawn
 
 
+def test_a_figure_of_the_first_summary(run, folder, tmp_path):
+    pytest.importorskip("matplotlib")
+    done = run("summarize", "-m", folder, "", CHAT, "--plot", tmp_path / "s.svg")
+    giver, _, taker, _ = WANTED.split()
+    drawn = (tmp_path / "s.svg").read_text()
+    assert done.code == 0 and done.lines == ["", WANTED]
+    assert all(f">{word}</text>" in drawn for word in (f"[{giver}]", "brings", f"[{taker}]", f"[{giver}:]"))
+    done = run("summarize", "-m", folder, CHAT, "--plot", tmp_path / "s.doc")
+    assert done.code == 2 and "expected a name that ends in .svg" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "says"),
     [
@@ -223,7 +254,11 @@ def test_mistakes_are_told_in_a_line(run, folder, arguments, stdin, says):
     assert done.code == 2 and says in done.err and "Traceback" not in done.err
 
 
-def test_one_bad_document_of_two(run, folder):
+def test_one_bad_document_of_two(run, folder, tmp_path):
+    (tmp_path / "kept").write_text("before")
+    done = run("summarize", "-m", folder, " ", "--output", tmp_path / "kept")
+    assert done.code == 2 and "1 of 1 documents could not be used" in done.err
+    assert (tmp_path / "kept").read_text() == "before"
     done = run("summarize", "-m", folder, "--lines", stdin=CHAT.replace("\r\n", " ").encode() + b"\n\xff\n")
     assert done.code == 0 and done.lines[1] == "" and "1 of 2 documents could not be used" in done.err
     done = run("summarize", "-m", folder, "--lines", "--strict", stdin=b"\xff\n")

@@ -82,6 +82,15 @@ def test_learning_twice_gives_the_same(subwords):
     assert Subwords.learn([EN, FR], 379).fingerprint != subwords.fingerprint
 
 
+def test_nothing_is_learned_from_what_is_no_word():
+    """A rule of a million dashes would take hours, and a picture in base64 the vocabulary."""
+    plain = Subwords.learn([[*EN, EN[0]]], 400)
+    odd = Subwords.learn([[*EN, "-" * 1_000_000, "ab" * 501, f"{EN[0]} {'ab' * 501}"]], 400)
+    assert odd.to_json() == plain.to_json()
+    long = Subwords.learn([[*EN, EN[0], "ab" * 500]], 400)
+    assert long.to_json() != plain.to_json()  # a long word is one
+
+
 def test_progress_counts_lines():
     seen = []
     Subwords.learn([["a b"] * 1500, ["c"] * 700], 270, progress=seen.append)

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import torch
 import training
 from training import command, environment
 
@@ -98,6 +99,7 @@ def test_killed_twice_and_started_again_gives_the_same_weights(data):
     assert train(data, "--out", "whole")[0] == 0
     train_until(data, 8, "--out", "killed")
     train_until(data, 24, "--out", "killed")
+    (data / "killed" / ".tokenizer.json.99").write_bytes(b"half")  # as if it had been killed there too
     code, said = train(data, "--out", "killed")
     assert code == 0 and "going on from update" in said
     assert weights(data / "killed") == weights(data / "whole")
@@ -122,6 +124,20 @@ def test_a_damaged_checkpoint_is_passed_over(data):
     assert not list((data / "m" / "checkpoints").glob(".*"))
 
 
+@pytest.mark.slow
+def test_damaged_checkpoints_do_not_push_out_new_ones(data):
+    """Where none is left, training begins anew, and must not lose what it writes to the numbers of damaged files."""
+    train_until(data, 24, "--out", "m")
+    states = list((data / "m" / "checkpoints").glob("state-*"))
+    for state in states:
+        os.truncate(state, 100)
+    train_until(data, 8, "--out", "m")
+    code, said = train(data, "--out", "m")
+    assert code == 0 and said.count("checkpoint passed over") == len(states) and "going on from update 8" in said
+    assert train(data, "--out", "whole")[0] == 0
+    assert weights(data / "m") == weights(data / "whole")
+
+
 def test_other_settings_are_refused_by_name(data):
     train_until(data, 4, "--out", "m")
     before = {p: p.stat().st_mtime_ns for p in (data / "m").rglob("*")}
@@ -129,6 +145,9 @@ def test_other_settings_are_refused_by_name(data):
     assert code == 2
     assert "begun with other settings" in said
     assert "training.lr was 0.003, is 0.5" in said and "model.dim was 16, is 32" in said and "warmup" not in said
+    for limit, told in (("max_tokens=5", "max_tokens was 256, is 5"), ("max_ratio=2", "max_ratio was not set, is 2")):
+        code, said = train(data, "--out", "m", "--set", f"data.{limit}")
+        assert code == 2 and f"data.{told}" in said
     (data / "train.en").write_text((data / "train.en").read_text().replace("zero", "nought"))
     code, said = train(data, "--out", "m")
     assert code == 2 and "the text of the data was" in said
@@ -195,6 +214,15 @@ def test_bad_input_is_said_with_exit_code_2(data, monkeypatch, capsys):
         (("--out", "m", "--set", "model.width=3"), "[model] has no width; a transformer takes"),
         (("--out", "m", "--set", "optimizer.lr=3"), "unknown tables 'optimizer'"),
         (("--out", "m", "--set", "training.tokens=10"), "cannot hold pair"),
+        (("--out", "m", "--set", "data.max_tokens=many"), "[data]: max_tokens must be a whole number, got 'many'"),
+        (("--out", "m", "--set", "data.max_ratio=true"), "[data]: max_ratio must be a number, got True"),
+        (("--out", "m", "--set", "data.source=5"), "[data]: source must be a text, got 5"),
+        (("--out", "m", "--set", "subwords.vocab_size=big"), "[subwords]: vocab_size must be a whole number"),
+        (("--out", "m", "--set", "training.best=no"), "[training]: best must be true or false, got 'no'"),
+        (("--out", "m", "--set", "training.bleu=true", "--set", "training.bleu_tokenize=x"), "must be one of 13a"),
+        (("--out", "m", "--set", "data.corpora=more.tsv"), "corpora must be a list of tables"),
+        (("--out", "m", "--set", "data.corpora=[{tsv='x', weight='2'}]"), "weight must be a number, got '2'"),
+        (("--out", "m", "--set", "data.corpora=[{tsv='x', columns=['a', 'b']}]"), "two different columns, from 0"),
         (("--out", "m", "--set", "training.device=tpu9"), "device must be auto, cpu or cuda"),
     ]
     monkeypatch.chdir(data)
@@ -228,3 +256,18 @@ def test_training_needs_nothing_optional(data):
     assert done.returncode == 0, done.stderr
     assert "sacrebleu is not installed: validation is by loss alone" in done.stderr
     assert (data / "m" / "model.safetensors").exists()
+
+
+def test_a_gpu_without_memory_is_said_in_one_line(data, monkeypatch, capsys):
+    """No GPU is needed for it: what PyTorch raises there is raised here."""
+    said = "CUDA out of memory. Tried to allocate 38.00 MiB. GPU 0 has a total capacity of 139.80 GiB"
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError(said)
+
+    monkeypatch.chdir(data)
+    monkeypatch.setattr("regard.tasks._run.fit", full)
+    assert main(["--config", "toy.toml", "--out", "m"]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: CUDA out of memory. If other programs take its memory, end them")
+    assert "--set training.accumulate=4" in error

@@ -61,6 +61,14 @@ def test_word_alignments(translator):
     assert align.links(weights) == found[0]
 
 
+def test_weights_of_words_are_those_of_a_layer_or_the_mean_of_all(translator):
+    (found,) = translator.forced(PAIRS[:1], attention=True)
+    (read,) = found.translations
+    every = [translator.word_weights(read, layer=k, head="mean") for k in range(2)]
+    assert torch.allclose(translator.word_weights(read, layer="mean"), (every[0] + every[1]) / 2)
+    assert not torch.allclose(every[0], every[1])
+
+
 def test_a_paragraph_is_cut_with_a_warning(translator):
     with pytest.warns(UserWarning, match="translated as 40 sentences"):
         assert translator.translate(" ".join(SOURCES[:40])) == " ".join(TARGETS[:40])

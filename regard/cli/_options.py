@@ -25,7 +25,9 @@ OwnBeam = Annotated[
 BatchTokens = Annotated[int, typer.Option(min=1, help="Source subwords read at once, padding included.")]
 OutFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write here, all of it or nothing.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line that cannot be used.")]
-Layer = Annotated[int | None, typer.Option(help="Decoder layer whose attention is read, from 0.")]
+Layer = Annotated[
+    str | None, typer.Option(help="Decoder layer whose attention is read, from 0, or mean: the average of all.")
+]
 Head = Annotated[str | None, typer.Option(help="One head of it, from 0, or mean: the average of all.")]
 
 
@@ -37,9 +39,19 @@ def load_translator(name: str, device: str | None, int8: bool, engine: str) -> T
         return load(name, device=device, int8=int8, engine=engine)
 
 
-def head_of(text: str | None) -> int | str | None:
-    """A head's number where it is one; a word is the translator's to judge."""
+def numbered(text: str | None) -> int | str | None:
+    """The number of a layer or a head where it is one; a word is the translator's to judge."""
     return int(text) if text is not None and text.isdecimal() else text
+
+
+def can_draw(path: Path | None) -> None:
+    """Said now, and not when the work is done: matplotlib is missing, or nothing can be written by that name."""
+    if path is None:
+        return
+    from regard.plot._canvas import need, suffix_of
+
+    need()
+    suffix_of(path)
 
 
 def said(context: typer.Context, *options: str) -> str:

@@ -20,8 +20,8 @@ from regard.cli._options import (
     Model,
     OutFile,
     Strict,
-    head_of,
     load_translator,
+    numbered,
     said,
 )
 from regard.console import Job, drawn, say
@@ -88,7 +88,7 @@ def align(
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
-    look: dict[str, Any] = {"layer": layer, "head": head_of(head), "shift": shift}
+    look: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head), "shift": shift}
     how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
     with Writer(output) as writer, Job(strict) as job:
         if statistical:

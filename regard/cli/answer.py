@@ -10,8 +10,8 @@ import typer
 
 from regard._start import starting
 from regard.cli._given import lines_given
-from regard.cli._options import Device, OutFile, Strict
-from regard.console import as_object, read_aloud, say, told
+from regard.cli._options import Device, OutFile, Strict, can_draw
+from regard.console import answer_pictured, as_object, read_aloud, say, told
 from regard.lines import Writer, whole_text
 
 
@@ -31,6 +31,7 @@ def answer(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per question, with places.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Draw the words around it, and what was looked at.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw what the first looked at as .svg, .png or .pdf.")] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Subwords read at once, padding included.")] = 8192,
     device: Device = None,
     strict: Strict = False,
@@ -42,19 +43,25 @@ def answer(
     regard answer -m model/ -c file.txt "Who wrote it?" "When?" --n-best 3
     regard answer -m model/ -c file.txt --input questions.txt --json > answers.jsonl
     cat file.txt | regard answer -m model/ -c - "Who wrote it?" --show
+    regard answer -m model/ -c file.txt "Who wrote it?" --plot who.svg
 
     A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
     text. A question that cannot be asked is reported on stderr and gives an empty line.
     """
     if str(context) == "-" and not (question or input):
         raise ValueError("the context and the questions cannot both be read from the standard input")
+    can_draw(plot)
     text, lines = whole_text(context), list(lines_given(question, None if input is None else [input]))
+    if not lines:
+        raise ValueError("there are no questions: give them as arguments, with --input, or on the standard input")
     with starting():
         from regard.answerer import Answer, load
 
         answerer = load(model, device=device)
-    options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "attention": show, "batch_tokens": batch_tokens}
+    options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "batch_tokens": batch_tokens}
+    options["attention"] = show or plot is not None
     options["abstain"] = None if always is None else not always
+    bad = 0
     with Writer(output) as writer:
         good = {i: line.text for i, line in enumerate(lines) if not line.problem}
         found = dict(zip(good, answerer.answers([(text, asked) for asked in good.values()], **options), strict=True))
@@ -68,3 +75,9 @@ def answer(
             writer.write(row or told(one, i if n_best > 1 else None))
             if show:
                 writer.write(read_aloud(text, one))
+            if plot is not None and not one.problem:
+                answer_pictured(plot, text, line.text, one)
+                plot = None  # the first one only
+            bad += bool(one.problem)
+        if bad == len(lines):
+            raise typer.Exit(2)  # within the writer, so that a file of before stays

@@ -56,6 +56,9 @@ def evaluate(
         raise ValueError(f"{idle}: for --bootstrap, which draws; nothing else does")
     if bootstrap and len(outputs or []) + len(model) < 2:
         raise ValueError("--bootstrap compares with the first output: give two or more files or models")
+    names = [*map(str, outputs or []), *model]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{', '.join(twice)}: given twice; each output is evaluated once")
     wanted = text_of(reference)
     named = {str(path): text_of(path) for path in outputs or []}
     for name in model:

@@ -9,8 +9,8 @@ import typer
 
 from regard._start import starting
 from regard.cli._given import documents_given
-from regard.cli._options import BatchTokens, Device, Int8, OutFile, Strict
-from regard.console import Job, sources_drawn
+from regard.cli._options import BatchTokens, Device, Int8, OutFile, Strict, can_draw
+from regard.console import Job, sources_drawn, summary_pictured
 from regard.lines import Writer, windows
 from regard.search import SummarySearch
 
@@ -39,6 +39,7 @@ def summarize(
     ] = SummarySearch.no_repeat,
     consensus: Annotated[int, typer.Option(min=0, help="Draw so many more, and take what is most like all.")] = 0,
     show: Annotated[bool, typer.Option("--show", help="Draw what was looked at and copied.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw that of the first one as .svg, .png or .pdf.")] = None,
     batch_tokens: BatchTokens = 4096,
     device: Device = None,
     int8: Int8 = False,
@@ -51,25 +52,31 @@ def summarize(
     cat chat.txt | regard summarize -m model/ --show
     regard summarize -m model/ --input test.jsonl --key dialogue --output test.summaries
     regard summarize -m model/ --length 10 "Ann: I baked cookies. Bob: Great!"
+    regard summarize -m model/ --input chat.txt --plot chat.svg
 
     A document that is empty, binary or not UTF-8 is reported on stderr and gives an empty line. One that is longer than
     all that the model was trained on is read whole, with a note; nothing is cut off.
     """
     if max_length < min_length:
         raise ValueError(f"--max-length {max_length} is less than --min-length {min_length}")
+    can_draw(plot)
     documents = documents_given(text, input, by_line, key)
     search: dict[str, Any] = {"beam": beam, "length": length, "min_length": min_length, "max_length": max_length}
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
-    with Writer(output) as writer, Job(strict, "documents") as job:
+    with Writer(output) as writer:
         with starting():
             from regard.summarizer import load
 
             summarizer = load(model, device=device, int8=int8)
-        for some in windows(documents, 1000):
-            for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
-                writer.write([found.text])
-                if show and found.summaries:
-                    writer.write(sources_drawn(found.summaries[0]))
-            writer.flush()
-    if job.bad and job.bad == job.count:
-        raise typer.Exit(2)
+        with Job(strict, "documents") as job:
+            for some in windows(documents, 1000):
+                for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
+                    writer.write([found.text])
+                    if show and found.summaries:
+                        writer.write(sources_drawn(found.summaries[0]))
+                    if plot is not None and found.summaries:
+                        summary_pictured(plot, found.summaries[0])
+                        plot = None  # the first one only
+                writer.flush()
+        if job.bad and job.bad == job.count:
+            raise typer.Exit(2)  # within the writer, so that a file of before stays

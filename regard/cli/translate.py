@@ -21,14 +21,17 @@ from regard.cli._options import (
     OutFile,
     OwnBeam,
     Strict,
-    head_of,
+    can_draw,
     load_translator,
+    numbered,
+    said,
 )
 from regard.console import Job, drawn, pictured, printed, written
 from regard.lines import Writer, lines_of, paired, windows
 
 
 def translate(
+    context: typer.Context,
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Sentences; else --input, else stdin.")
     ] = None,
@@ -98,14 +101,16 @@ def translate(
         raise ValueError(
             "--score translates nothing: leave out --nbest, --sample, --prefix, --alignment, --show, --plot and --html"
         )
+    if score is not None and (idle := said(context, "beam", "length_penalty", "min_length", "max_length", "window")):
+        raise ValueError(f"--score translates nothing: leave out {idle}")
+    if sample and (idle := said(context, "beam", "length_penalty")):
+        raise ValueError(f"--sample draws and does not search: leave out {idle}")
     if not looked and (layer is not None or head is not None):
         raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
+    if html is not None and layer == "mean":
+        raise ValueError("--html shows one layer at a time: leave --layer out, or give its number")
     lines = lines_given(text, input)
-    if plot is not None:
-        from regard.plot._canvas import need, suffix_of
-
-        need()  # now, and not when all is translated
-        suffix_of(plot)
+    can_draw(plot)
     if html is not None and engine != "torch":
         raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
     with Writer(output) as writer, Job(strict) as job:
@@ -115,7 +120,7 @@ def translate(
                 writer.write([f"{found.translations[0].log_prob:.4f}" if found.translations else ""])
             return
         translator, number = load_translator(model, device, int8, engine), 0
-        look: dict[str, Any] = {"layer": layer, "head": head_of(head)}
+        look: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head)}
         search |= {"attention": looked, "batch_tokens": batch_tokens}
         if nbest > 1:
             search["beam"] = max(beam or translator.search.beam, nbest)

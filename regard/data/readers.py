@@ -117,7 +117,13 @@ class Tsv(_OneFile):
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if len(set(self.columns)) != 2 or min(self.columns) < 0 or max(self.columns) >= (self.width or 2**31):
+        whole = all(isinstance(column, int) for column in self.columns)
+        if (
+            not whole
+            or len({*self.columns}) != 2
+            or min(self.columns) < 0
+            or max(self.columns) >= (self.width or 2**31)
+        ):
             raise ValueError(f"Tsv: expected two different columns, from 0, within the width; got {self.columns}")
 
     def _row(self, text: str, where: str) -> Row:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from regard.store import parse_value, read_toml
 from regard.tasks import TASKS, work
@@ -113,7 +115,8 @@ def _assign(tables: dict[str, Any], assignment: str) -> None:
 
 
 def run(of: Work[Any], argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 0, 2 for bad input or an unwritable folder, 1 if training diverged."""
+    """The command; returns its exit code: 0, 2 for bad input or an unwritable folder, 1 if training diverged or found
+    no memory on the GPU."""
     try:
         settings, options = parse(of, argv)
         train(of, settings, options.out, store=options.store, keep_checkpoints=options.keep_checkpoints)
@@ -123,10 +126,23 @@ def run(of: Work[Any], argv: Sequence[str] | None = None) -> int:
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1
+    except torch.OutOfMemoryError as error:
+        print(f"error: {no_memory(error, settings.training)}", file=sys.stderr)  # noqa: T201
+        return 1
     except KeyboardInterrupt:
         print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)  # noqa: T201
         return 130
     return 0
+
+
+def no_memory(error: torch.OutOfMemoryError, training: Mapping[str, Any]) -> str:
+    """What can be done about it: nothing is lost, and the same update fits in smaller batches."""
+    batches = 2 * int(training.get("accumulate", 1))
+    return (
+        f"{str(error).split('. ')[0]}. If other programs take its memory, end them: the same command goes on from the "
+        f"last checkpoint. Else begin in another folder with --set training.accumulate={batches}, which makes each "
+        "update of smaller batches and learns the same"
+    )
 
 
 def _message(error: Exception) -> str:

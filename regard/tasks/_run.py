@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import nn
 
-from regard.folder import make_model, read_config, save, write_config
+from regard.folder import make_model, read_config, save, sweep, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
 from regard.text import Subwords
@@ -63,6 +63,14 @@ class Work(ABC, Generic[S]):
     @abstractmethod
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Task:
         """Data in numbers, objective and validation, for the loop."""
+
+    def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
+        """More tables for config.toml: what is found out about the model when it is finished."""
+        return {}
+
+    def seen(self, task: Any) -> dict[str, Any]:
+        """What [data] of the folder tells of the data beyond :meth:`survey`, known when they are in numbers."""
+        return {}
 
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         """README.md of the folder."""
@@ -114,13 +122,15 @@ def train(
         model = work.model(fitted, subwords)
         size = sum(p.numel() for p in model.parameters())
         task = work.task(model, fitted, subwords, ranks, report)
+        tables["data"] |= work.seen(task)
         report.say(f"{about['pairs']:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
         begun = time.time()
         outcome = fit(task, fitted.training, folder, ranks, report)
         if ranks.main:
             made = _made(work.model(fitted, subwords), outcome)
             card = work.card(tables, outcome, size=size, store=store, device=_where(ranks), begun=begun)
-            save(folder, made, subwords, settings=work.finished(tables), card=card, store=store)
+            about_it = {**work.looked(made.eval(), task, report), **work.finished(tables)}
+            save(folder, made, subwords, settings=about_it, card=card, store=store)
             if not keep_checkpoints:
                 _forget(folder)
             report.say(f"{folder} holds the model")
@@ -172,6 +182,7 @@ def _subwords(
     """Learned by rank 0 once, kept in the folder; config.toml is written first, to know the run by."""
     path = folder / "tokenizer.json"
     if ranks.main:
+        sweep(folder)
         if not (folder / "config.toml").exists():
             write_config(folder, work.finished(tables))
         if not path.exists():

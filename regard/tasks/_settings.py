@@ -14,6 +14,7 @@ from regard.train import Mismatch, Table
 from regard.train import Settings as LoopSettings
 
 Sections = dict[str, dict[str, Any]]
+LIMITS = ("max_tokens", "max_ratio", "window", "stride", "longest")  # of [data]: what is learned of the same text
 S = TypeVar("S", bound="Settings")
 
 
@@ -275,6 +276,10 @@ def check_same(kept: Mapping[str, Any], now: Mapping[str, Any], folder: object) 
             a, b = _plain(old.get(key)), _plain(new.get(key))
             if a != b:
                 differ.append(f"{section}.{key} was {_shown(a)}, is {_shown(b)}")
+    for key in LIMITS:
+        a, b = kept.get("data", {}).get(key), now["data"].get(key)
+        if a != b:
+            differ.append(f"data.{key} was {_shown(a)}, is {_shown(b)}")
     for key, name in (("pairs", "the number of training pairs"), ("fingerprint", "the text of the data")):
         if kept.get("data", {}).get(key) != now["data"][key]:
             differ.append(f"{name} was {kept.get('data', {}).get(key)}, is {now['data'][key]}")
@@ -300,6 +305,9 @@ def _readers(
     prefix: str, source: str | None, target: str | None, more: Sequence[Mapping[str, Any]]
 ) -> list[Reader]:  # fmt: skip
     readers: list[Reader] = []
+    if isinstance(more, str) or not all(isinstance(table, Mapping) for table in more):
+        name = "valid" if prefix else "corpora"
+        raise ValueError(f'[data]: {name} must be a list of tables such as {{tsv = "more.tsv"}}, got {more!r}')
     if (source is None) != (target is None):
         given, missing = ("source", "target") if target is None else ("target", "source")
         raise ValueError(f"{prefix}{given} is given without {prefix}{missing}")
@@ -313,6 +321,9 @@ def _reader(table: Mapping[str, Any]) -> Reader:
     kind = next((key for key in kinds if key in table), None)
     if kind is None:
         raise ValueError(f"a corpus needs source and target, tsv or jsonl, got {dict(table)!r}")
+    weight = table.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        raise ValueError(f"a corpus of kind {kind}: weight must be a number, got {weight!r}")
     names = {"tsv": "path", "jsonl": "path"}
     values = {names.get(k, k): tuple(v) if isinstance(v, list) else v for k, v in table.items()}
     try:

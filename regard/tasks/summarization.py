@@ -319,6 +319,9 @@ carries over whatever bias its data have.""",
         rouge = measured(fitted.training.rouge, "rouge_score", valid, report)
         return Summarization(model, corpus, valid, fitted, ranks.device, rouge)
 
+    def seen(self, task: Any) -> dict[str, Any]:
+        return {"longest": int(task.corpus.lengths[0].max())}  # subwords of a document
+
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         words = self.words
         if start := tables["model"].get("pretrained"):

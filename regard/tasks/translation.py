@@ -21,6 +21,7 @@ from regard.data import Batch, Corpus
 from regard.tasks import _command, _run
 from regard.tasks._card import model_card
 from regard.tasks._guided import Guide, WordLinks, guided_loss, word_links
+from regard.tasks._looked import best_head
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured, without_padding
 from regard.tasks._settings import Data, Fitted, Settings
 from regard.tasks._started import going_on, kept_tables, started
@@ -126,6 +127,15 @@ class Translation(PairTask):
         return {"bleu": bleu, "chrf": CHRF().corpus_score(outputs, [references]).score}
 
 
+def check_tokenizer(name: str) -> None:
+    """Before training, and not when it is first validated."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    if name not in BLEU.TOKENIZERS:
+        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise ValueError(f"[training]: bleu_tokenize must be one of {known}, got {name!r}")
+
+
 class _Translation(PairWork[Settings]):
     name = "translation"
     about = "Train a translation model from pairs of lines."
@@ -163,8 +173,21 @@ class _Translation(PairWork[Settings]):
         guide = Guide.of(fitted.training, fitted.model)
         corpus, valid = self.corpora(fitted, subwords, report)
         bleu = measured(fitted.training.bleu, "sacrebleu", valid, report)
+        if bleu:
+            check_tokenizer(fitted.training.bleu_tokenize)
         links = None if guide is None else word_links(corpus, guide, fitted.data.cache, ranks.device, report)
         return Translation(model, corpus, valid, fitted, ranks.device, bleu, links)
+
+    def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
+        """[align], where neither a guide nor the model that was begun with has one."""
+        if task.links is not None or not (found := best_head(model, task.corpus)):
+            return {}
+        where = f"head {found.table['head']}" if "head" in found.table else "the mean of its heads"
+        report.say(
+            f"word alignments are read from decoder layer {found.table['layer']}, {where}: "
+            f"{found.agreement:.0%} of the links that counting finds"
+        )
+        return {"align": found.table}
 
     def finished(self, tables: Mapping[str, Any]) -> dict[str, Any]:
         """With [align] where a head was guided: that is the one to read alignments from."""

@@ -65,7 +65,7 @@ class Checkpoints:
         """A state to resume from."""
         path = self.folder / f"state-{standing.update:08d}.safetensors"
         self._write(path, tensors, {"format": FORMAT, "standing": asdict(standing)})
-        self._prune("state", self.keep)
+        self._prune("state", self.keep, standing.update)
 
     def latest(self) -> tuple[Standing, dict[str, Tensor]] | None:
         """The newest state that is whole."""
@@ -82,7 +82,7 @@ class Checkpoints:
     def snapshot(self, update: int, weights: dict[str, Tensor]) -> None:
         """Weights for the average at the end."""
         self._write(self.folder / f"weights-{update:08d}.safetensors", weights, {"update": update})
-        self._prune("weights", self.average)
+        self._prune("weights", self.average, update)
 
     def save_best(self, update: int, weights: dict[str, Tensor]) -> None:
         self._write(self.folder / "best.safetensors", weights, {"update": update})
@@ -136,8 +136,9 @@ class Checkpoints:
             path for path in self.folder.glob(f"{kind}-*.safetensors") if path.stem[len(kind) + 1 :].isdigit()
         )
 
-    def _prune(self, kind: str, keep: int) -> None:
-        for path in self._files(kind)[:-keep]:
+    def _prune(self, kind: str, keep: int, update: int) -> None:
+        """Later ones are damaged, or of the time before: they are written anew, and must not push out these."""
+        for path in [path for path in self._files(kind) if _number(path) <= update][:-keep]:
             path.unlink(missing_ok=True)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from regard.text import write_whole
 
 
 class Progress(Protocol):
@@ -116,23 +118,24 @@ class Metrics:
     def __init__(self, path: Path, update: int, tensorboard: bool = False) -> None:
         """Goes on after this update: what an earlier, killed process wrote beyond it comes again."""
         self._board = _board(path.parent / "tensorboard") if tensorboard else None
-        kept = [line for line in _whole_lines(path) if line["update"] <= update]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        os.replace(part, path)
-        self._file = open(path, "a")  # noqa: SIM115, closed by close()
+        kept = [line for line in _whole_lines(path) if line["update"] <= update and "final" not in line]
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        self._path, self._file = path, open(path, "a")  # noqa: SIM115, closed by close()
 
     def write(self, update: int, numbers: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"update": update, **numbers}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"update": update, **numbers}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, f"could not be written: {error.strerror}", str(self._path)) from error
         if self._board is not None:
             for name, value in numbers.items():
                 if isinstance(value, (int, float)):
                     self._board.add_scalar(name, value, update)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written has been told
+            self._file.close()
         if self._board is not None:
             self._board.close()
 

@@ -46,7 +46,12 @@ export function pieces({ text, words }: Passage, marks: readonly Mark[]): Piece[
   return found;
 }
 
-/** The mean of rows: what all words together look at. */
+/** What a word looks at, or all of them together, their mean. */
+export function lookedAt(rows: readonly (readonly number[])[], row: number | null, columns: number): readonly number[] {
+  return row === null ? meanRow(rows, columns) : (rows[row] ?? []);
+}
+
+/** The mean of rows. */
 export function meanRow(rows: readonly (readonly number[])[], columns: number): number[] {
   return Array.from({ length: columns }, (_, c) => rows.reduce((sum, row) => sum + (row[c] ?? 0), 0) / Math.max(1, rows.length));
 }
