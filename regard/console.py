@@ -184,6 +184,9 @@ DRAWN = 60  # words of a text in a figure, at most
 
 def summary_pictured(path: Path, found: Summary) -> None:
     """What each word of a summary looked at, as a figure; copied words, and where they are from, in brackets."""
+    if not found.words:
+        say(f"{path}: not drawn, the first summary has no words")
+        return
     copied = {i: c.position for i, c in enumerate(found.copied) if c.probability >= 0.5}
     rows = [f"[{word}]" if i in copied else word for i, word in enumerate(found.words)]
     columns = [f"[{word.text}]" if i in copied.values() else word.text for i, word in enumerate(found.source)]

@@ -162,12 +162,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _load(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     wanted = {name: t.shape for name, t in model.state_dict().items()}
+    other = "config.toml is of another model, or another version of regard has written it"
     if missing := sorted(wanted.keys() - weights.keys()):
-        raise Damaged(
-            f"{path}: {len(missing)} weights are missing, {missing[0]} first; config.toml is of another model"
-        )
+        raise Damaged(f"{path}: {len(missing)} weights are missing, {missing[0]} first; {other}")
     if unknown := sorted(weights.keys() - wanted.keys()):
-        raise Damaged(f"{path}: {len(unknown)} weights too many, {unknown[0]} first; config.toml is of another model")
+        raise Damaged(f"{path}: {len(unknown)} weights too many, {unknown[0]} first; {other}")
     for name, shape in wanted.items():
         if weights[name].shape != shape:
             got = list(weights[name].shape)

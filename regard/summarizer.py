@@ -381,5 +381,5 @@ def load(
     assert isinstance(loaded.model, PointerTransformer)
     model = to_int8(loaded.model) if int8 else loaded.model.to(place)
     data = loaded.settings.get("data", {})
-    trained = data.get("longest", data.get("max_tokens"))  # folders of before know the limit alone
+    trained = data.get("longest_document", data.get("max_tokens"))  # folders of before know the limit alone
     return Summarizer(model, loaded.subwords, name=path.name, trained=trained)

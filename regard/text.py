@@ -27,7 +27,8 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 # A word, a number or a run of other signs, each with the white space before it; the rest of the white space.
 _PIECE = r"\s?[\p{L}\p{M}]+|\s?\p{N}+|\s?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 _LONGEST = 1000  # characters of what is learned from as a word: longer is a rule, a code or a picture
-_ENDLESS = re.compile(rf"\s?\S{{{_LONGEST + 1},}}")
+_ENDLESS = re.compile(rf"\s?[!-~]{{{_LONGEST + 1},}}")
+_UNSPACED = re.compile(rf"\S{{{_LONGEST + 1},}}")
 _PREFIX = " "  # put before every line, so that the first word is the same word as elsewhere
 
 
@@ -115,7 +116,7 @@ class Subwords:
             max_token_length=32,
             show_progress=False,
         )
-        lines = _Lines(texts, lowercase, progress)
+        lines = _Lines(texts, tokenizer.pre_tokenizer.pre_tokenize_str, lowercase, progress)
         tokenizer.train_from_iterator(iter(lines), trainer)
         if not lines.text:
             raise ValueError(f"subwords cannot be learned: {lines.count} lines, and no text in them")
@@ -304,8 +305,15 @@ def write_whole(path: Path, data: bytes) -> None:
 class _Lines:
     """The lines of several texts, checked and counted."""
 
-    def __init__(self, texts: Iterable[Iterable[str]], lowercase: bool, progress: Callable[[int], None] | None) -> None:
-        self._texts, self._lowercase, self._progress = texts, lowercase, progress
+    def __init__(
+        self,
+        texts: Iterable[Iterable[str]],
+        split: Callable[[str], list[tuple[str, tuple[int, int]]]],
+        lowercase: bool,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        """``split`` gives the pieces of a line, with where they stand."""
+        self._texts, self._split, self._lowercase, self._progress = texts, split, lowercase, progress
         self.count, self.text = 0, False
 
     def __iter__(self) -> Iterator[str]:
@@ -320,10 +328,20 @@ class _Lines:
                 self.text = self.text or bool(line.strip())
                 if self._progress and self.count % 1000 == 0:
                     self._progress(self.count)
-                line = _ENDLESS.sub("", line) if len(line) > _LONGEST else line
+                line = self._of_words(line) if len(line) > _LONGEST else line
                 yield _lower(line) if self._lowercase else line
         if self._progress:
             self._progress(self.count)
+
+    def _of_words(self, line: str) -> str:
+        """The line without what is too long for a word: in ASCII up to the next space, in other scripts as a piece.
+
+        A picture in base64 is many pieces without a space, and so is an article in Chinese.
+        """
+        line = _ENDLESS.sub("", line)
+        if not _UNSPACED.search(line):
+            return line
+        return "".join(line[a:b] for _, (a, b) in self._split(line) if b - a <= _LONGEST)
 
 
 def _blank() -> Tokenizer:

@@ -288,7 +288,7 @@ def test_a_guided_head_aligns_long_before_any_other(tmp_path, monkeypatch):
     assert read_toml(tmp_path / "guided" / "config.toml")["align"] == {"layer": 1, "head": 0, "shift": True}
     assert aer("guided") < 0.05
     assert main(["--config", "small.toml", "--out", "plain"]) == 0
-    assert "align" not in read_toml(tmp_path / "plain" / "config.toml")
+    assert aer("plain") > 0.25, "by what training itself found to align best"
     looks = [{"layer": k, "head": h, "shift": s} for k in range(2) for h in range(4) for s in (True, False)]
     assert min(aer("plain", **look) for look in looks) > 0.25
 

@@ -70,6 +70,15 @@ def test_it_begins_with_all_of_the_model(model, files):
     assert f"began with the weights of `{begun}`" in (files / "ours" / "README.md").read_text()
 
 
+def test_where_its_alignments_are_read_stays_and_nothing_else_is_told(model, files, capsys):
+    for side in ("en", "fr"):  # so many that they would be looked for
+        (files / f"train.{side}").write_text((files / f"train.{side}").read_text() * 4)
+    own = {"layer": 0, "head": 1, "shift": False}
+    assert run("--start", copied(model, files / "begun", align=own), "--updates=1") == 0
+    assert "word alignments are read from" not in capsys.readouterr().err
+    assert read_toml(files / "ours" / "config.toml")["align"] == own
+
+
 def test_it_learns_what_is_new_and_keeps_what_is_not(model, files):
     assert run("--start", model) == 0
     new, old = "the big bird eats a dog .", "a red cat sees the dog ."
@@ -107,6 +116,23 @@ def test_what_belongs_to_the_model_cannot_be_chosen(model, files, capsys, given,
     assert run("--start", model, given) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (files / "ours").exists()
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_lines_over_the_positions_that_a_model_has_are_told_before_training(files, capsys, begins):
+    short = ["--dim=16", "--vocab-size=300", "--updates=1", "--set=model.positions=learned"]
+    made = ["--config", "toy.toml", "--out", "short", *short, "--set=model.max_length=100"]
+    assert not begins or main(made) == 0
+    for side in ("en", "fr"):
+        with open(files / f"train.{side}", "a") as file:
+            file.write("bird " * 110 + "\n")
+    capsys.readouterr()
+    given = ["--start=short", "--updates=1"] if begins else [*short, "--set=model.max_length=100"]
+    assert run(*given) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"max_length is 100, and a line has \d+ subwords .* --set data.max_tokens=99", told)
+    assert not list((files / "ours").glob("checkpoints/*"))
+    assert run(*given, "--set=data.max_tokens=99", "--set=subwords.dropout=0.0") == 0
 
 
 def test_a_model_of_another_task_is_refused(model, files, capsys):

@@ -57,6 +57,7 @@ def test_a_killed_run_gives_the_same_weights(tmp_path):
     train(given, tmp_path / "cut", report=Silent())
     whole, cut = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
     assert whole == cut
+    assert train(given, tmp_path / "cut", report=Silent()) is None  # it is finished, and that is no other setting
     other = dataclasses.replace(given, model={**given.model, "copy_score": "dot"})
     with pytest.raises(ValueError, match=r"model\.copy_score was 'additive', is 'dot'"):
         train(other, tmp_path / "cut", report=Silent())

@@ -11,11 +11,11 @@ from largest import Largest
 
 import regard
 from regard.align import width
-from regard.console import sources_drawn
+from regard.console import sources_drawn, summary_pictured
 from regard.data.documents import flat
 from regard.decode import Hypothesis
 from regard.search import SummarySearch
-from regard.summarizer import Read, likest, summary_of
+from regard.summarizer import Read, Summary, likest, summary_of
 from regard.text import Subwords
 
 
@@ -233,6 +233,12 @@ def test_a_figure_of_the_first_summary(run, folder, tmp_path):
     assert all(f">{word}</text>" in drawn for word in (f"[{giver}]", "brings", f"[{taker}]", f"[{giver}:]"))
     done = run("summarize", "-m", folder, CHAT, "--plot", tmp_path / "s.doc")
     assert done.code == 2 and "expected a name that ends in .svg" in done.err
+
+
+def test_of_a_summary_without_words_there_is_no_figure(tmp_path, capsys):
+    summary_pictured(tmp_path / "s.svg", Summary("", (), (), (), torch.zeros(0, 3), (), 0.0, 0.0))
+    assert "s.svg: not drawn, the first summary has no words" in capsys.readouterr().err
+    assert not (tmp_path / "s.svg").exists()
 
 
 @pytest.mark.parametrize(

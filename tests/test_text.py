@@ -85,10 +85,19 @@ def test_learning_twice_gives_the_same(subwords):
 def test_nothing_is_learned_from_what_is_no_word():
     """A rule of a million dashes would take hours, and a picture in base64 the vocabulary."""
     plain = Subwords.learn([[*EN, EN[0]]], 400)
-    odd = Subwords.learn([[*EN, "-" * 1_000_000, "ab" * 501, f"{EN[0]} {'ab' * 501}"]], 400)
+    odd = Subwords.learn([[*EN, "-" * 1_000_000, "ab" * 501, f"{EN[0]} {'aB3+/' * 300}"]], 400)
     assert odd.to_json() == plain.to_json()
     long = Subwords.learn([[*EN, EN[0], "ab" * 500]], 400)
     assert long.to_json() != plain.to_json()  # a long word is one
+
+
+def test_a_long_text_without_spaces_is_learned_from():
+    """In Chinese and Japanese signs end what is learned from as a word, and a whole article has no space."""
+    said = "東京大学の学生が、世界の研究をする。"
+    subwords = Subwords.learn([[said * 100]], 300)
+    assert len(subwords) > 260 and len(subwords.encode(said).ids) < len(said)
+    rule = Subwords.learn([[said * 100, f"{said}{'=' * 2000}{said}"]], 300)
+    assert "==" not in map(rule.token, range(len(rule)))
 
 
 def test_progress_counts_lines():

@@ -471,7 +471,7 @@ def test_defaults_grow_with_the_corpus():
 
     fits = [Fitted.of(Settings(data=Data()), n, False) for n in (2000, 29_000, 300_000, 5_000_000)]
     assert [f.model["dim"] for f in fits] == [256, 256, 384, 512]
-    assert [f.training.rdrop for f in fits] == [5.0, 5.0, 0.0, 0.0]
+    assert [f.training.rdrop for f in fits] == [5.0, 2.5, 0.0, 0.0]
     short = [Fitted.of(Settings(data=Data(), training=t), 2000, False) for t in ({"updates": 600}, {"warmup": 900})]
     assert [(f.training.warmup, f.training.updates) for f in short] == [(150, 600), (900, 4000)]
     assert [f.training.multiple for f in (fits[0], Fitted.of(Settings(data=Data()), 2000, True))] == [1, 8]

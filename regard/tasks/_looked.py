@@ -21,7 +21,7 @@ from regard.text import BOS, EOS, Encoded, Subwords
 FEWEST = 1000  # pairs: of fewer, counting tells too little
 MOST = 20_000  # pairs that are counted
 LOOKED = 200  # of them, at which the model looks
-LONGEST = 100  # subwords of these
+LONGEST = 100  # subwords of a side; longer pairs are left out
 
 
 class Found(NamedTuple):
@@ -34,22 +34,30 @@ class Found(NamedTuple):
 @torch.no_grad()
 def best_head(model: Any, corpus: Corpus) -> Found | None:
     """The layer, head (or the mean of all) and shift whose strongest weights are most often where the links are."""
-    if len(corpus) < FEWEST or not isinstance(corpus.subwords, Subwords):
+    longest = min(LONGEST, (model.max_length or LONGEST + 1) - 1)  # with <s> or </s> it is one more
+    rows = np.flatnonzero(np.maximum(*corpus.lengths) <= longest)
+    if len(rows) < FEWEST or not isinstance(corpus.subwords, Subwords):
         return None
-    texts = [corpus.text(row) for row in _spread(len(corpus), MOST)]
+    texts = [corpus.text(int(rows[k])) for k in _spread(len(rows), MOST)]
     linked = align_words((s.split(), t.split()) for s, t in texts)
     hits, total = [], 0
     for k in _spread(len(texts), LOOKED):
         source, target = corpus.subwords.encode_batch(texts[k])
-        if max(len(source.ids), len(target.ids)) <= LONGEST and linked[k]:
-            hits.append(_hits(model, source, target, linked[k]))
-            total += len({j for _, j in linked[k]})
+        links = _cut(linked[k], source, target)
+        if links:
+            hits.append(_hits(model, source, target, links))
+            total += len({j for _, j in links})
     return _table(torch.stack(hits).sum(0), total) if hits else None
 
 
 def _spread(count: int, most: int) -> list[int]:
     """At most so many of the numbers below ``count``, evenly."""
     return [int(x) for x in np.linspace(0, count - 1, min(count, most))]
+
+
+def _cut(links: Links, source: Encoded, target: Encoded) -> Links:
+    """Those between words that have subwords: two words may share one, where their border is none to the subwords."""
+    return frozenset((i, j) for i, j in links if i in source.words and j in target.words)
 
 
 def _hits(model: Any, source: Encoded, target: Encoded, links: Links) -> Tensor:

@@ -136,6 +136,16 @@ def check_tokenizer(name: str) -> None:
         raise ValueError(f"[training]: bleu_tokenize must be one of {known}, got {name!r}")
 
 
+def check_positions(model: Any, *corpora: Corpus) -> None:
+    """Before training, and not at the first line that has more subwords than the model has positions."""
+    longest = max(int(lengths.max()) for corpus in corpora for lengths in corpus.lengths)
+    if model.max_length is not None and longest >= model.max_length:
+        raise ValueError(
+            f"[model]: max_length is {model.max_length}, and a line has {longest} subwords and an end; "
+            f"leave such lines out: --set data.max_tokens={model.max_length - 1}"
+        )
+
+
 class _Translation(PairWork[Settings]):
     name = "translation"
     about = "Train a translation model from pairs of lines."
@@ -172,6 +182,7 @@ class _Translation(PairWork[Settings]):
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Translation:
         guide = Guide.of(fitted.training, fitted.model)
         corpus, valid = self.corpora(fitted, subwords, report)
+        check_positions(model, corpus, *([] if valid is None else [valid]))
         bleu = measured(fitted.training.bleu, "sacrebleu", valid, report)
         if bleu:
             check_tokenizer(fitted.training.bleu_tokenize)
@@ -180,7 +191,9 @@ class _Translation(PairWork[Settings]):
 
     def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
         """[align], where neither a guide nor the model that was begun with has one."""
-        if task.links is not None or not (found := best_head(model, task.corpus)):
+        start = task.settings.start
+        known = task.links is not None or (start is not None and "align" in started(start, self.name).settings)
+        if known or not (found := best_head(model, task.corpus)):
             return {}
         where = f"head {found.table['head']}" if "head" in found.table else "the mean of its heads"
         report.say(
