@@ -1,4 +1,4 @@
-"""What `make demo` shows: attention step by step, a plan, a speed and a picture, in a quarter of a minute.
+"""What `make demo` shows: a translation and its alignment, attention step by step, a plan, a speed; half a minute.
 
 Run it: python examples/demo.py
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+import a_translation
 import four_steps
 import one_score_by_hand
 import torch
@@ -58,10 +59,12 @@ def show_speed(n: int = 512, heads: int = 8, d: int = 64) -> None:
 def main() -> None:
     torch.manual_seed(0)
     print("regard: attention you can use, train and see.\n")
-    print("Attention lets each word of a sentence look at the others: it scores how well its query fits")
-    print("their keys and mixes their values by these scores. First that, in numbers; then what the")
-    print("library does with it: which kernel runs for which score, how fast, and why scores are scaled.")
+    print("Attention lets each word of a sentence look at others: it scores how well its query fits")
+    print("their keys and mixes their values by these scores. First a model made of it, which translates,")
+    print("and what its words looked at; then attention itself, in numbers, and what the library does with")
+    print("it: which kernel runs for which score, how fast, and why scores are scaled.")
     print("Scroll up when it is through.")
+    a_translation.show()
     four_steps.show()
     one_score_by_hand.show()
     weights_to_contexts.show()
@@ -77,9 +80,10 @@ def main() -> None:
     print("  docs/why-sqrt-d.md   the picture above, explained")
     print("  docs/scores.md       every score: formula, kernel, time and memory")
     print("  docs/kernels.md      how they are computed without the n × n matrix")
-    print("  docs/cli.md          train a translator on two files of text, then translate with it")
+    print("  docs/cli.md          translate files, align and measure; train a translator of your own")
     print("  docs/summarize.md    summaries, and what was copied; docs/answer.md: answers, and their place")
-    print("  docs/record.md       what any model attended to; docs/explorer.md: in a browser")
+    print("  docs/explorer.md     regard explore: type a sentence in a browser, see what each word looks at")
+    print("  docs/record.md       what any model attended to, in Python")
     print("  docs/tutorial/       five lessons that run; make docs builds them with live figures")
     print("  docs/coming-from.md  from PyTorch, FlexAttention and Keras, line by line")
 

@@ -303,3 +303,16 @@ def test_the_score_table_in_small(tmp_path):
     done = run("scores_on_multi30k.py", tmp_path, *paths, "--evaluate")
     found = json.loads((tmp_path / "results" / "scores-on-multi30k.json").read_text())
     assert done.returncode == 0 and set(found["rnn-dot"]["bleu"]) == {"test2016", "test2017", "mscoco"}
+
+
+def test_start_up_is_told_in_parts(monkeypatch):
+    """Of a command that imports little, and of one that says what it took."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import startup
+
+    said = "import time: self [us] | cumulative | imported package\nimport time:   100000 |     100000 |   numpy\n"
+    said += "import time:   400000 |     500000 | torch\nimport time:   250000 |     250000 | regard\nregard: a note\n"
+    monkeypatch.setattr(startup, "run", lambda _: (1.0, said))
+    assert startup.parts(2) == pytest.approx({"torch": 0.5, "other imports": 0.25, "the rest": 0.25})
+    monkeypatch.undo()
+    assert startup.run(["-X", "importtime", "-c", "import json"])[1].count("import time:") > 3

@@ -141,7 +141,19 @@ def test_demo(run, tmp_path):
     out = run("demo")
     for part in ("the cat sat", "= 0.10", "(9.150, 0.850)", "terms    tanh(64 hidden)", "heads 4–5", "times the speed"):
         assert part in out
-    assert all(len(line) <= 100 for line in out.splitlines() if "The picture:" not in line)
-    assert (tmp_path / "out" / "why-sqrt-d.png").exists()
+    assert out.index("gare") < out.index("L'animal") < out.index("[█]") < out.index("the cat sat")
+    assert all(len(line) <= 100 for line in out.splitlines() if str(tmp_path) not in line)
+    made = [Path(path) for path in re.findall(r": (/\S+)$", out, re.MULTILINE)]
+    assert made == [tmp_path / "out" / name for name in ("translation.png", "translation.html", "why-sqrt-d.png")]
+    assert all(path.stat().st_size > 10_000 for path in made)
     for page in re.findall(r"docs/\S+\.md", out):
         assert (ROOT / page).exists()
+
+
+def test_a_translation_of_your_own(run, tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError")
+    out = run("a_translation", "Where is the dog?", "The cat sleeps.", path=[tmp_path])
+    assert out.index("Where is the dog?") < out.index("chien") < out.index("The cat sleeps.") < out.index("chat")
+    assert "pip install 'regard[plot]'" in out
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["translation.html"]
+    assert "The cat sleeps." in (tmp_path / "out" / "translation.html").read_text(encoding="utf-8")

@@ -68,7 +68,7 @@ def align(
     regard align --statistical corpus.en corpus.fr > corpus.align
     echo "the cat ||| le chat" | regard align --model en-fr/ --show -
 
-    Words are what white space separates. Layer, head and shift
+    Without --model, the bundled English-French one aligns. Words are what white space separates. Layer, head and shift
     are by default what the model's folder says; else heads are averaged in the middle layer, and a word's row is the
     one where the decoder has just read it (--shift), which is far better than the one where it is predicted.
     --statistical counts which words come together instead, in both directions, and wants thousands of pairs.

@@ -19,7 +19,9 @@ def evaluate(
     *,
     reference: Annotated[Path, typer.Option("--reference", "-r", help="What they should have been.")],
     source: Annotated[Path | None, typer.Option("--source", "-s", help="What --model is to translate.")] = None,
-    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="Translate --source with this.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="Translate --source with this, not the bundled model.")
+    ] = None,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenized text.")] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
     smooth: Annotated[str, typer.Option(help="BLEU's smoothing: exp, floor, add-k or none.")] = "exp",
@@ -36,6 +38,7 @@ def evaluate(
 
     \b
     regard evaluate output.fr --reference test.fr
+    regard evaluate --source test.en --reference test.fr
     regard evaluate --model model/ --source test.en --reference test.fr
     regard evaluate old.fr new.fr --reference test.fr --bootstrap 1000
     regard evaluate output.tok.fr --reference test.tok.fr --tokenize none --smooth none
@@ -45,7 +48,7 @@ def evaluate(
     from regard.evaluate import compare, evaluate
 
     if source is None and (model or not outputs):
-        raise ValueError("give files of translations, or --model and --source to make them")
+        raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
     model = [] if source is None else model or [DEFAULT_MODEL]
     if not model and (idle := said(context, "beam", "batch_tokens", "engine", "device", "int8")):
         raise ValueError(f"{idle}: for a --model that translates; files of translations are taken as they are")

@@ -80,9 +80,9 @@ def translate(
     regard translate -m model/ --html dog.html "A dog runs."
     regard translate -m model/ --input test.en --score test.fr
 
-    --beam and --length-penalty are by default what the model's folder says. A line that is not UTF-8, or far too long,
-    is reported with its number on stderr and gives an empty line; a line over the model's limit is cut after sentence
-    ends.
+    Without --model, the bundled English-French one translates. --beam and --length-penalty are by default what the
+    model's folder says. A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an
+    empty line; a line over the model's limit is cut after sentence ends.
     """
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and drawing != {"temperature": 1.0, "top_k": None, "top_p": 1.0, "seed": None}:

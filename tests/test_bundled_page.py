@@ -1,0 +1,51 @@
+"""`regard explore`, as somebody types it who has just installed the package: English in, French and its links out."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from browsing import accessible, opened, picture
+from commands import ROOT
+
+pytestmark = pytest.mark.slow
+
+TEXT = "The animal did not cross the street because it was too tired."
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Of a server that the command itself starts, on a port that is free."""
+    pytest.importorskip("uvicorn")
+    settings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "regard", "explore", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            said = server.stderr.readline()
+            yield re.search(r"http://\S+/", said)[0]
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.stderr.read()
+    assert server.returncode == 0
+
+
+def test_typed_translated_and_aligned(browser, address, tmp_path):
+    with opened(browser, address) as page:
+        page.get_by_test_id("text").fill("Where is the dog?")
+        page.get_by_test_id("translation").get_by_text("chien").wait_for()
+        page.get_by_test_id("text").fill(TEXT)
+        page.get_by_test_id("translation").get_by_text("animal").wait_for()
+        french = page.get_by_test_id("translation").inner_text()
+        assert "rue" in french and "fatigué" in french
+        page.goto(f"{page.url.replace('#/sentence', '#/align')}")
+        page.get_by_test_id("align-cell").first.wait_for()
+        cells = page.locator("[data-testid=align-cell].link").evaluate_all(
+            "all => all.map(c => [+c.dataset.source, +c.dataset.target])"
+        )
+        words = TEXT.split(), french.split()
+        found = {(words[0][i], words[1][j]) for i, j in cells}
+        assert ("street", "rue") in found and ("tired.", "fatigué.") in found
+        assert accessible(page) == []
+        picture(page, "explorer-bundled", tmp_path, full_page=True)
