@@ -157,6 +157,9 @@ def cancellation(p, grad, exact):
         sizes = [reference.run(replace(wide, v=wide.v.abs()))[0], None]
     for x, *found in zip(wanted, sums, of_w, of_v, strict=True):
         sizes.append(found[1 if x is term.w else 2 if x is wide.v else 0])
+        if x is wide.sink:  # its gradient is −Σ w_sink delta over batch and queries
+            delta = (steps.context * grad.double()).sum(-1)
+            sizes[-1] = ((x.unsqueeze(-1) - steps.logsumexp).exp() * delta.abs()).sum_to_size(*x.shape, 1)
     pairs = zip(sizes, exact, strict=True)
     return [1.0 if s is None else max(1.0, s.norm().item() / max(y.norm().item(), 1e-30)) for s, y in pairs]
 
