@@ -110,23 +110,47 @@ def by_word(rows: Tensor, words: Sequence[int], count: int) -> Tensor:
     return rows.new_zeros(*rows.shape[:-1], count + 1).index_add_(-1, index, rows[..., : len(words)])[..., :count]
 
 
-def links(matrix: Tensor, *, threshold: float | None = None) -> Links:
+def links(matrix: Tensor, *, threshold: float | None = None, mutual: bool = False) -> Links:
     """From word weights [J, I]: each target word to the source word it attends to most, or to all with ``threshold``.
 
-    A target word that attends to nothing has no link.
+    With ``mutual`` a link also has to be the greatest weight of its source word, which leaves one-to-one links, fewer
+    and surer; ``threshold`` is then on √(w / Σ_i w · w / Σ_j w), its share of all that its two words give and get. A
+    word that attends to nothing has no link.
 
     >>> sorted(links(torch.tensor([[0.1, 0.6], [0.4, 0.3]])))
     [(0, 1), (1, 0)]
     >>> sorted(links(torch.tensor([[0.1, 0.6], [0.4, 0.3]]), threshold=0.3))
     [(0, 1), (1, 0), (1, 1)]
+    >>> sorted(links(torch.tensor([[0.9, 0.1], [0.6, 0.2]]), mutual=True))
+    [(0, 0)]
     """
     if not matrix.numel():
         return frozenset()
-    if threshold is not None:
+    if mutual:
+        found = _mutual(matrix)
+        if threshold is not None:
+            found &= _shares(matrix) >= threshold
+    elif threshold is not None:
         found = (matrix >= threshold) & (matrix > 0)
-        return frozenset((i, j) for j, i in found.nonzero().tolist())
-    most, where = matrix.max(-1)
-    return frozenset((i, j) for j, (i, w) in enumerate(zip(where.tolist(), most.tolist(), strict=True)) if w > 0)
+    else:
+        found = _most(matrix)
+    return frozenset((i, j) for j, i in found.nonzero().tolist())
+
+
+def _most(matrix: Tensor) -> Tensor:
+    """Where the greatest weight of each row is, the first of several; nowhere in a row of zeros."""
+    most, where = matrix.max(-1, keepdim=True)
+    return torch.zeros_like(matrix, dtype=torch.bool).scatter_(-1, where, most > 0)
+
+
+def _mutual(matrix: Tensor) -> Tensor:
+    return _most(matrix) & _most(matrix.T).T
+
+
+def _shares(matrix: Tensor) -> Tensor:
+    """The geometric mean of a weight's shares of its row and of its column."""
+    tiny = torch.finfo(matrix.dtype).tiny
+    return matrix / (matrix.sum(-1, keepdim=True) * matrix.sum(-2, keepdim=True)).sqrt().clamp_min(tiny)
 
 
 def _picked(weights: Tensor, index: int | None, what: str) -> Tensor:

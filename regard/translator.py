@@ -184,11 +184,12 @@ class Translator:
     def align(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[Links]:
         """Word links (source, target) of each pair, from 0, by the attention of forced decoding.
 
-        Options are those of :meth:`word_weights` and of :meth:`forced`.
+        Options are those of :meth:`word_weights`, of :func:`regard.align.links` and of :meth:`forced`.
         """
         how = {name: options.pop(name) for name in ("layer", "head", "shift") if name in options}
+        which = {name: options.pop(name) for name in ("threshold", "mutual") if name in options}
         found = _whole(self.forced(pairs, attention=True, **options), "pair")
-        return [links(self.word_weights(output.translations[0], **how)) for output in found]
+        return [links(self.word_weights(output.translations[0], **how), **which) for output in found]
 
     def word_weights(
         self, translation: Translation, *, layer: int | str | None = None, head: Head = None, shift: bool | None = None

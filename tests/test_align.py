@@ -94,6 +94,23 @@ def test_links_by_hand():
     assert links(torch.zeros(0, 3)) == links(torch.zeros(3, 0)) == frozenset()
 
 
+def test_mutual_links_by_hand():
+    matrix = torch.tensor([[0.2, 0.8, 0.0], [0.0, 0.0, 0.0], [0.1, 0.9, 0.0], [0.6, 0.4, 0.0]])
+    assert links(matrix, mutual=True) == {(1, 2), (0, 3)}, "target 0 looks at 1 most, which target 2 does more"
+    assert links(matrix, mutual=True, threshold=0.62) == {(1, 2), (0, 3)}  # 0.9 / √2.1 = 0.621, 0.6 / √0.9 = 0.632
+    assert links(matrix, mutual=True, threshold=0.63) == {(0, 3)}
+    assert links(matrix, mutual=True, threshold=0.64) == frozenset()
+    assert links(torch.zeros(2, 3), mutual=True, threshold=0.0) == links(torch.zeros(0, 3), mutual=True) == frozenset()
+
+
+@given(st.integers(0, 2**31), st.integers(1, 7), st.integers(1, 7))
+def test_mutual_links_are_those_that_both_sides_choose(seed, rows, columns):
+    matrix = torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed))
+    found = links(matrix, mutual=True)
+    assert found == links(matrix) & swap(links(matrix.T)) and found
+    assert found == swap(links(matrix.T, mutual=True)), "the same from the other side"
+
+
 # --- two directions ---
 
 

@@ -18,6 +18,19 @@ def test_pairs_are_aligned(run, model, files):
     assert 100 * align.quality([a.sure for a in found], right).aer == pytest.approx(rate, abs=0.01)
 
 
+def test_mutual_links_are_fewer_and_surer(run, model, files):
+    def found(*more):
+        done = run("align", "-m", model, files / "test.en", files / "test.fr", "--gold", files / "test.gold", *more)
+        assert done.code == 0, done.err
+        return [align.parse(line).sure for line in done.lines], float(re.search(r"precision ([\d.]+) %", done.err)[1])
+
+    each, mutual, sure = found(), found("--mutual"), found("--mutual", "--threshold", "0.7")
+    assert all(a >= b >= c for a, b, c in zip(each[0], mutual[0], sure[0], strict=True))
+    assert each[1] < mutual[1] <= sure[1]
+    assert sum(map(len, sure[0])) < sum(map(len, mutual[0])) < sum(map(len, each[0]))
+    assert sum(map(len, found("--threshold", "0.01")[0])) > sum(map(len, each[0]))
+
+
 def test_both_directions_are_better_than_one(run, model, reverse, files):
     def rate(*more):
         done = run("align", "-m", model, files / "test.en", files / "test.fr", "--gold", files / "test.gold", *more)

@@ -320,7 +320,10 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
         "parameters": 1234567,
         "search": {"beam": 4, "length_penalty": 0.8},
         "sets": {"tatoeba": {"pairs": 9, "BLEU": 12.3, "chrF": 45.6}},
-        "alignment": {"forward": {"develop": 1.0, "rest": 9.87, "all": 9.5}},
+        "alignment": {
+            "forward": {"develop": 1.0, "rest": 9.87, "all": 9.5},
+            "forward, --mutual": {"threshold": 0.5, "develop": 0.5, "rest": 7.1, "all": 6.9},
+        },
     }
     evaluate.card(report, model, out, tmp_path / "README.md")
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
@@ -331,6 +334,7 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
         "on a larger model's translations",
         "| tatoeba | 9 | 12.3 | 45.6 |",
         "| forward | 9.87 | 9.5 |",
+        "| forward, --mutual --threshold 0.5 | 7.1 | 6.9 |",
         "tatoeba.org",
         "QAMR",
     ):
@@ -347,6 +351,19 @@ def test_every_head_and_their_mean_are_looked_at(translator, monkeypatch):
     assert len({tuple(sorted(links)) for (links,) in plain.values()}) > 2
 
 
+def test_the_threshold_of_mutual_links_is_chosen_on_some_pairs(translator):
+    from regard.align import Alignment
+
+    pairs = [("the dog sees a cat .", "le chien voit un chat ."), ("a bird eats .", "un oiseau mange .")]
+    sure = translator.align(pairs, layer=0, head=1, shift=True, mutual=True, threshold=0.6)
+    gold = [Alignment(links, links) for links in sure]
+    found = evaluate.mutual(translator, pairs, gold, (0, 1, True), develop=1)
+    assert found["develop"] == 0 and found["rest"] == 0
+    more = translator.align(pairs, layer=0, head=1, shift=True, mutual=True)
+    found = evaluate.mutual(translator, pairs, [Alignment(links, links) for links in more], (0, 1, True), develop=1)
+    assert found == {"threshold": 0.0, "develop": 0.0, "rest": 0.0, "all": 0.0}
+
+
 def test_alignment_is_chosen_on_some_pairs_and_told_on_others(tmp_path, monkeypatch):
     from regard.align import parse
 
@@ -355,6 +372,7 @@ def test_alignment_is_chosen_on_some_pairs_and_told_on_others(tmp_path, monkeypa
     looks = {(0, None, True): [right[0], *wrong[1:]], (1, None, False): [wrong[0], *right[1:]]}
     monkeypatch.setattr(evaluate, "hansards", lambda _: ([("a", "b")] * 3, gold))
     monkeypatch.setattr(evaluate, "every_alignment", lambda *_: looks)
+    monkeypatch.setattr(evaluate, "mutual", lambda *_: {})
     found = evaluate.alignment(None, None, tmp_path, develop=1)
     assert found["forward"] == {"layer": 0, "head": None, "shift": True, "develop": 0.0, "rest": 100.0, "all": 71.43}
     assert [entry["AER"] for entry in found["every"]] == [71.43, 25.0]

@@ -49,6 +49,11 @@ def align(
     layer: Layer = None,
     head: Head = None,
     shift: Shift = None,
+    mutual: Annotated[bool, typer.Option("--mutual", help="Only links that are the most of both their words.")] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="The least weight of a link; with --mutual, its share of both words."),
+    ] = None,
     gold: Annotated[Path | None, typer.Option(help="Pharaoh lines to compare with: prints AER on stderr.")] = None,
     gold_base: Annotated[int, typer.Option(min=0, max=1, help="What words are counted from in --gold.")] = 0,
     output: OutFile = None,
@@ -65,15 +70,30 @@ def align(
     regard align --model en-fr/ test.en test.fr > test.align
     regard align --model en-fr/ --reverse fr-en/ test.en test.fr > test.align
     regard align --model en-fr/ pairs.txt --gold gold.txt --gold-base 1
+    regard align --mutual --threshold 0.5 test.en test.fr > sure.align
     regard align --statistical corpus.en corpus.fr > corpus.align
     echo "the cat ||| le chat" | regard align --model en-fr/ --show -
 
     Without --model, the bundled English-French one aligns. Words are what white space separates. Layer, head and shift
     are by default what the model's folder says; else heads are averaged in the middle layer, and a word's row is the
     one where the decoder has just read it (--shift), which is far better than the one where it is predicted.
+    A target word is linked to what it looks at most, or with --threshold to all that has that weight; --mutual leaves
+    those links that are the most of their source word too: one to one, fewer, with far fewer errors.
     --statistical counts which words come together instead, in both directions, and wants thousands of pairs.
     """
-    of_models = ("model", "reverse", "layer", "head", "shift", "show", "batch_tokens", "engine", "int8")
+    of_models = (
+        "model",
+        "reverse",
+        "layer",
+        "head",
+        "shift",
+        "mutual",
+        "threshold",
+        "show",
+        "batch_tokens",
+        "engine",
+        "int8",
+    )
     if statistical and (idle := said(context, *of_models)):
         raise ValueError(f"--statistical needs no model: leave out {idle}")
     if symmetrize not in METHODS:
@@ -89,6 +109,7 @@ def align(
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
     look: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head), "shift": shift}
+    which: dict[str, Any] = {"mutual": mutual, "threshold": threshold}
     how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
     with Writer(output) as writer, Job(strict) as job:
         if statistical:
@@ -98,11 +119,12 @@ def align(
                 say(str(words.quality(counted, right)))
             return
         translator = load_translator(model, device, int8, engine)
-        back = None if reverse is None else _backward(load_translator(reverse, device, int8, engine), pairs, look, how)
+        other = None if reverse is None else load_translator(reverse, device, int8, engine)
+        back = None if other is None else _backward(other, pairs, look, which, how)
         every = []
         for i, (pair, found) in enumerate(zip(pairs, job.run(pairs, translator.forced, **how), strict=True)):
             weights = [translator.word_weights(t, **look) for t in found.translations]
-            linked = words.links(weights[0]) if weights else frozenset()
+            linked = words.links(weights[0], **which) if weights else frozenset()
             if back is not None:
                 linked = words.symmetrize(linked, back[i], symmetrize)  # type: ignore[arg-type]
             every.append(linked)
@@ -124,13 +146,17 @@ def _counted(pairs: Sequence[Pair], symmetrize: str, device: str | None, job: Jo
     return align_words(texts, method=symmetrize, device=device_of(device), say=say)  # type: ignore[arg-type]
 
 
-def _backward(translator: Translator, pairs: Sequence[Pair], look: dict[str, Any], how: dict[str, Any]) -> list[Links]:
+def _backward(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    look: dict[str, Any],
+    which: dict[str, Any],
+    how: dict[str, Any],
+) -> list[Links]:
     """Links of the other direction, seen from this one; none where there is a problem, which the other one tells."""
     from regard.align import links, swap
 
     turned = [("", "") if pair.problem else (pair.target, pair.source) for pair in pairs]
     outputs = translator.forced(turned, **how)
-    return [
-        swap(links(translator.word_weights(found.translations[0], **look))) if found.translations else frozenset()
-        for found in outputs
-    ]
+    weights = [translator.word_weights(o.translations[0], **look) if o.translations else None for o in outputs]
+    return [frozenset() if matrix is None else swap(links(matrix, **which)) for matrix in weights]
