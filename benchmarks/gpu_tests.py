@@ -1,10 +1,11 @@
 """All tests of the GPU code on a GPU, in processes side by side, and a summary of them.
 
     python benchmarks/gpu_tests.py [--processes 12] [--seconds 240] [--only offset] [--out FILE]
+    python benchmarks/gpu_tests.py --again FILE.left        # those that failed or had no time, once more
 
 Most of these tests are small and wait for Triton to compile, so they run in shards; those of full size run afterwards,
 a few at a time. Needs pytest and hypothesis, and none of the other packages that the whole suite asks for. What has
-come to an end is counted and kept even where the time runs out.
+come to an end is counted and kept even where the time runs out, and the names of the others are in FILE.left.
 """
 
 from __future__ import annotations
@@ -65,26 +66,24 @@ def wait(running: list[subprocess.Popen[bytes]], seconds: float) -> None:
             process.kill()
 
 
-def summary(folder: Path, names: list[str], tests: int) -> str:
-    """How many passed and did not, by the line that each test prints when it is over."""
-    total: Counter[str] = Counter()
-    wrong: list[str] = []
-    for name in names:
-        log = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-        total.update(kind.lower() for kind in re.findall(r"::.* (PASSED|FAILED|SKIPPED|ERROR) +\[", log))
-        wrong += [line[:200] for line in log.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if missing := tests - sum(total.values()):
-        total["not run in time"] = missing
-    return "\n".join([", ".join(f"{n} {kind}" for kind, n in total.items()), *wrong])
+def outcomes(log: str) -> dict[str, str]:
+    """What came of each test, by the line that it prints when it is over."""
+    found = re.findall(r"^(tests/\S+?::.*?) (PASSED|FAILED|SKIPPED|ERROR)\b", log, re.MULTILINE)
+    return {test: kind.lower() for test, kind in found}
 
 
-def run(tests: list[str], processes: int, seconds: float, folder: Path, name: str) -> tuple[str, str]:
-    """All of them in so many processes: what to say about it, and the logs."""
+def run(tests: list[str], processes: int, seconds: float, folder: Path, name: str) -> tuple[str, str, list[str]]:
+    """All of them in so many processes: what to say about it, the logs, and the tests that have not passed yet."""
     names = [f"{name}{i}" for i in range(processes)]
     wait([start(tests[i::processes], folder, part) for i, part in enumerate(names)], seconds)
-    said = f"{len(tests)} {name} tests in {processes} processes: {summary(folder, names, len(tests))}"
+    logs = "\n".join((folder / f"{part}.log").read_text(encoding="utf-8", errors="replace") for part in names)
+    ended = outcomes(logs)
+    total = Counter(ended.get(test, "not run in time") for test in tests)
+    wrong = [line[:200] for line in logs.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    counts = ", ".join(f"{n} {kind}" for kind, n in total.items())
+    said = "\n".join([f"{len(tests)} {name} tests in {processes} processes: {counts}", *wrong])
     print(said, flush=True)
-    return said, "\n".join((folder / f"{n}.log").read_text(encoding="utf-8", errors="replace") for n in names)
+    return said, logs, [test for test in tests if ended.get(test) not in ("passed", "skipped")]
 
 
 def main() -> None:
@@ -92,26 +91,33 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=240, help="for the small ones; the large ones get as many")
     parser.add_argument("--only", default="", help="files with this in their names")
+    parser.add_argument("--again", type=Path, help="only the tests that this file names, a line each")
     parser.add_argument("--out", type=Path, help="write the summary here, and all logs beside it")
     options = parser.parse_args()
     import torch
     import triton
 
     tests = collected(options.only)
+    if options.again:
+        named = set(options.again.read_text(encoding="utf-8").splitlines())
+        tests = [test for test in tests if test in named]
     large = [test for test in tests if any(part in test for part in LARGE)]
     small = [test for test in tests if test not in set(large)]
     random.Random(0).shuffle(small)
     where = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU: the interpreter"
     lines = [f"{where}, torch {torch.__version__}, triton {triton.__version__}, {time.strftime('%Y-%m-%d')}"]
-    logs = ""
+    logs, left = "", []
     with tempfile.TemporaryDirectory() as place:
         for name, some, processes in (("small", small, options.processes), ("large", large, AT_ONCE)):
-            said, log = run(some, processes, options.seconds, Path(place), name)
+            if not some:
+                continue
+            said, log, others = run(some, min(processes, len(some)), options.seconds, Path(place), name)
             lines.append(said)
-            logs += log
+            logs, left = logs + log, left + others
             if options.out:
                 options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
                 options.out.with_suffix(".log").write_text(logs[-8_000_000:], encoding="utf-8")
+                options.out.with_suffix(".left").write_text("".join(f"{t}\n" for t in left), encoding="utf-8")
 
 
 if __name__ == "__main__":
