@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -148,6 +149,73 @@ def test_without_numba_the_planner_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     plan = regard.plan(*inputs, score=score)
     assert plan.kernel == "blockwise"
     assert "pip install numba" in plan.refusals["cpu_additive"]
+
+
+SIZES = [  # queries, keys, hidden dims, value dims: around the vectors (2 to 16 numbers) and tiles (8 to 64) of any CPU
+    (9, 15, 4, 63),
+    (12, 16, 8, 64),
+    (11, 33, 6, 65),
+    (10, 130, 64, 130),
+    (17, 525, 20, 16),
+]
+
+
+@pytest.mark.parametrize("size", [1.0, 4.0])  # 4: products of denominators must be kept in range
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("queries", "keys", "hidden", "values"), SIZES)
+def test_whole_vectors_and_what_is_left(
+    queries: int, keys: int, hidden: int, values: int, dtype: torch.dtype, size: float
+) -> None:
+    """Context and every gradient are as near the float64 reference as the formula written out in the same precision."""
+    score = Additive(8, 8, hidden)
+    inputs = [torch.randn(1, 2, n, d) * s for n, d, s in ((queries, 8, size), (keys, 8, size), (keys, values, 1.0))]
+    wanted = torch.randn(1, 2, queries, values)
+
+    def results(kind: torch.dtype, backend: str) -> list[Tensor]:
+        score.to(kind)
+        leaves = [*(x.to(kind).requires_grad_() for x in inputs), *score.parameters()]
+        out = regard.attend(*leaves[:3], score=score, backend=backend)
+        return [out, *torch.autograd.grad(out, leaves, wanted.to(kind))]
+
+    expected = [x.detach() for x in results(torch.float64, "reference")]
+    eager, found = results(dtype, "reference"), results(dtype, "cpu_additive")
+    for right, plain, ours in zip(expected, eager, found, strict=True):
+        floor = 64 * torch.finfo(dtype).eps * right.abs().max()
+        assert (ours - right).abs().max() <= 2 * (plain - right).abs().max() + floor
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names processors of this kind")
+@pytest.mark.parametrize(("name", "features", "size"), [("generic", "", 16), ("haswell", "+avx,+avx2,+fma", 32)])
+def test_on_processors_with_other_vectors(name: str, features: str, size: int, tmp_path: Path) -> None:
+    code = f"""
+import sys
+from regard.kernels.cpu_additive._numba._vectors import BYTES
+assert BYTES == {size}, BYTES
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-o", "addopts=", {__file__!r}, "-k", "whole_vectors"]))
+"""
+    env = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features
+    }  # fmt: skip
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert f"{4 * len(SIZES)} passed" in done.stdout
+
+
+@pytest.mark.parametrize("keys", [3, 16, 40])
+def test_scores_that_are_nan_stay(keys: int) -> None:
+    """Also where they are all that a query sees; the others are as if they had not been there."""
+    score, (q, k, v) = problem(keys)
+    bias = torch.zeros(2, 4, keys, keys)
+    bias[0, 1, 2] = torch.nan
+    bias[1, 3, 1, -1] = torch.nan
+    for mask in (None, Causal()):
+        out = regard.attend(q, k, v, score=score + Bias(bias), mask=mask, backend="cpu_additive")
+        right = regard.attend(q, k, v, score=score + Bias(bias), mask=mask, backend="reference")
+        assert torch.equal(out.isnan(), right.isnan()) and bool(right[0, 1, 2].isnan().all())
+        torch.testing.assert_close(out, right, equal_nan=True)
 
 
 def test_many_tiles_of_every_kind() -> None:

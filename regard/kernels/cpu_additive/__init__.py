@@ -229,7 +229,7 @@ class _Gradients:
     def problem(self, p: Problem, tanh: TanhTerm, lse: Tensor, delta: Tensor) -> Problem:
         shares = (p.batch, p.kv_heads, self.splits)
         w = self.w.unflatten(0, shares).sum(2).flatten(1, 2)  # [B, H, 2, D]
-        w = (w[:, :, 1, :1] - w[:, :, 0])[..., : self.given.dims]
+        w = (w[:, :, 1, :1] - 2 * w[:, :, 0])[..., : self.given.dims]  # tanh = 1 − 2r
         b = self.bt.unflatten(0, shares).sum(2).mT[..., : self.given.dims]
         key = self.key.unflatten(0, shares).sum(2)[..., None]
         terms: list[Term] = []

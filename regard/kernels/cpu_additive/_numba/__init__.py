@@ -17,7 +17,8 @@ data say that they do anyway (``tame``), the comparison is left out. |u| is at l
 Where e^{2a} or e^{2b} themselves would overflow (``wide``), x_d = 1 + exp(2a + 2b) is made for each pair.
 
 ``_fractions`` has these sums and their gradients, ``_rows`` the rest of what is done with a row; ``_forward``,
-``_decode`` and ``_backward`` are the loops around them. ``_compile`` says how all are compiled and cached.
+``_decode`` and ``_backward`` are the loops around them. The innermost ones are ``_vectors``, in LLVM's instructions.
+``_compile`` says how all are compiled and cached.
 
 Shapes: a [B, H, L, D], bt [B, K, D, S], w [B, H, D], v [B, K, S, Dv]; in bt and w, D is a multiple of four.
 """

@@ -9,8 +9,9 @@ import numpy as np
 
 from regard.kernels.cpu_additive._numba._compile import FAST, loop
 from regard.kernels.cpu_additive._numba._forward import EMPTY, _accumulate
-from regard.kernels.cpu_additive._numba._fractions import ROWS, _exp, _limit, _query
+from regard.kernels.cpu_additive._numba._fractions import _exp, _limit, _query
 from regard.kernels.cpu_additive._numba._rows import _add_terms, _clear, _hide, _multiply_add
+from regard.kernels.cpu_additive._numba._vectors import ROWS
 
 
 @loop(FAST)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from regard.kernels.cpu_additive._numba._compile import FAST, loop
-from regard.kernels.cpu_additive._numba._fractions import ROWS, _add_fractions, _find_tame, _query
+from regard.kernels.cpu_additive._numba._fractions import _find_tame, _query, _scale, _sum_fractions
 from regard.kernels.cpu_additive._numba._rows import (
     _add_terms,
     _clear,
@@ -19,6 +19,7 @@ from regard.kernels.cpu_additive._numba._rows import (
     _row_key,
     _top,
 )
+from regard.kernels.cpu_additive._numba._vectors import ROWS
 
 EMPTY = -2  # the state of a tile that is skipped; -1 is a full one, others are the index of the tile's own mask
 
@@ -52,13 +53,12 @@ def _queries(a: Any, i0: int, i1: int, wide: bool, exps: Any) -> None:
 
 @loop()
 def _scores(
-    s: Any, j0: int, count: int, i0: int, i1: int, exps: Any, bt: Any, inverse: Any, tame: Any, shift: Any, gain: Any,
-    key: Any, bias: Any, table: Any, slope: Any, positions: Any, tile: int, masks: Any, block_q: int, wide: bool,
+    s: Any, j0: int, count: int, i0: int, i1: int, exps: Any, scaled: Any, bt: Any, inverse: Any, tame: Any,
+    shift: Any, gain: Any, key: Any, bias: Any, table: Any, slope: Any, positions: Any, tile: int, masks: Any,
+    block_q: int, wide: bool,
 ) -> None:  # fmt: skip
-    """The scores of queries i0 … i1 against a block of keys, two queries at a time."""
-    _clear(s, count)
-    for r in range(0, i1 - i0, 2):
-        _add_fractions(s[r], s[r + 1], exps[r], exps[r + 1], bt, inverse, tame, j0, count, wide)
+    """The scores of queries i0 … i1 against a block of keys."""
+    _sum_fractions(s, i1 - i0, exps, scaled, bt, inverse, tame, j0, count, wide)
     for i in range(i0, i1):
         r = i - i0
         _add_terms(s[r], j0, count, shift, gain, key, bias[i], table[i], slope, positions[i])
@@ -74,13 +74,15 @@ def forward(
     """Context and logsumexp of tasks first … last: (b, h, i0, i1), i1 − i0 ≤ ROWS, all in one block of queries."""
     s = np.zeros((ROWS, block_k), a.dtype)
     acc = np.zeros((ROWS, v.shape[3]), a.dtype)
-    exps, tame = np.zeros((ROWS, w.shape[2]), a.dtype), np.zeros(w.shape[2] // 4, np.bool_)
+    exps, scaled = np.zeros((ROWS, w.shape[2]), a.dtype), np.zeros((ROWS, w.shape[2]), a.dtype)
+    tame = np.zeros(w.shape[2] // 4, np.bool_)
     top, total = np.zeros(ROWS, a.dtype), np.zeros(ROWS, a.dtype)
     for t in range(first, last):
         b, h, i0, i1 = tasks[t]
         k, n = h // group, bt.shape[3]
         shift = w[b, h].sum()
         _queries(a[b, h], i0, i1, wide, exps)
+        _scale(exps, inverse[b, h], scaled)
         _find_tame(exps, inverse[b, h], top_b[b, k], wide, tame)
         _clear(acc, acc.shape[1])
         top[:], total[:] = sink[b, h], (0 if sink[b, h] == -np.inf else 1)
@@ -90,8 +92,8 @@ def forward(
                 continue
             count = min(block_k, n - j0)
             _scores(
-                s, j0, count, i0, i1, exps, bt[b, k], inverse[b, h], tame, shift, gain[b, h], key[b, k], bias[b, h],
-                table[b, h], slope[b, h], positions[b], tile, masks, block_q, wide,
+                s, j0, count, i0, i1, exps, scaled, bt[b, k], inverse[b, h], tame, shift, gain[b, h], key[b, k],
+                bias[b, h], table[b, h], slope[b, h], positions[b], tile, masks, block_q, wide,
             )  # fmt: skip
             for i in range(i0, i1):
                 r = i - i0
@@ -113,7 +115,9 @@ def _accumulate(s: Any, count: int, top: Any, total: Any, acc: Any, r: int) -> N
     """One step of the online softmax: s becomes e^{s − top} with the new top, what was summed before is rescaled."""
     new = max(top[r], _top(s, count))
     if new == -np.inf:
-        s[:count] = 0
+        for j in range(count):
+            s[j] = 0 if s[j] == -np.inf else s[j]  # NaN stays
+            total[r] += s[j]
         return
     if new != top[r]:
         shrink = s.dtype.type(math.exp(top[r] - new))

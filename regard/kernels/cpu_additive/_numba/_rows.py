@@ -8,6 +8,7 @@ import numpy as np
 
 from regard.kernels.cpu_additive._numba._compile import FAST, loop
 from regard.kernels.cpu_additive._numba._fractions import _exp
+from regard.kernels.cpu_additive._numba._vectors import BYTES, VECTORS, inner_tile, largest_of, outer_tile
 
 # --- scores ---
 
@@ -41,11 +42,11 @@ def _hide(s: Any, state: int, masks: Any, row: int, count: int) -> None:
                 s[j] = -np.inf
 
 
-@loop(FAST | {"nnan"})
+@loop()
 def _top(s: Any, count: int) -> Any:
-    """The largest; NaN may be passed over, it stays in the sum."""
-    top = s[0]
-    for j in range(1, count):
+    """The largest of s[:count]; NaN is passed over, it stays in the sum."""
+    top = largest_of(s, count)
+    for j in range(count - count % (BYTES // s.itemsize), count):
         top = s[j] if s[j] > top else top
     return top
 
@@ -121,40 +122,36 @@ def _take_rows(x: Any, i0: int, i1: int, out: Any) -> None:
 
 @loop(FAST)
 def _multiply_add(acc: Any, x: Any, y: Any, first: int, count: int, start: int, n: int) -> None:
-    """acc[r, c] += Σ_j x[r, j] y[first + j, start + c] for ROWS rows r, j < count and c < n; four j at a time."""
-    acc0, acc1, acc2, acc3 = acc[0], acc[1], acc[2], acc[3]
-    j = 0
-    while j + 4 <= count:
-        x00, x01, x02, x03 = x[0, j], x[0, j + 1], x[0, j + 2], x[0, j + 3]
-        x10, x11, x12, x13 = x[1, j], x[1, j + 1], x[1, j + 2], x[1, j + 3]
-        x20, x21, x22, x23 = x[2, j], x[2, j + 1], x[2, j + 2], x[2, j + 3]
-        x30, x31, x32, x33 = x[3, j], x[3, j + 1], x[3, j + 2], x[3, j + 3]
-        at = first + j
-        y0, y1 = y[at, start : start + n], y[at + 1, start : start + n]
-        y2, y3 = y[at + 2, start : start + n], y[at + 3, start : start + n]
-        for c in range(n):
-            z0, z1, z2, z3 = y0[c], y1[c], y2[c], y3[c]
-            acc0[c] += x00 * z0 + x01 * z1 + x02 * z2 + x03 * z3
-            acc1[c] += x10 * z0 + x11 * z1 + x12 * z2 + x13 * z3
-            acc2[c] += x20 * z0 + x21 * z1 + x22 * z2 + x23 * z3
-            acc3[c] += x30 * z0 + x31 * z1 + x32 * z2 + x33 * z3
-        j += 4
-    while j < count:
-        y0 = y[first + j, start : start + n]
-        for c in range(n):
-            acc0[c] += x[0, j] * y0[c]
-            acc1[c] += x[1, j] * y0[c]
-            acc2[c] += x[2, j] * y0[c]
-            acc3[c] += x[3, j] * y0[c]
-        j += 1
+    """acc[r, c] += Σ_j x[r, j] y[first + j, start + c] for ROWS rows r, j < count and c < n."""
+    tile = VECTORS * (BYTES // acc.itemsize)
+    whole = n - n % tile
+    for c in range(0, whole, tile):
+        inner_tile(acc, x, y, c, first, start + c, count)
+    if whole == n:
+        return
+    acc0, acc1, acc2, acc3 = acc[0, whole:n], acc[1, whole:n], acc[2, whole:n], acc[3, whole:n]
+    for j in range(count):
+        x0, x1, x2, x3 = x[0, j], x[1, j], x[2, j], x[3, j]
+        row = y[first + j, start + whole : start + n]
+        for c in range(row.shape[0]):
+            acc0[c] += x0 * row[c]
+            acc1[c] += x1 * row[c]
+            acc2[c] += x2 * row[c]
+            acc3[c] += x3 * row[c]
 
 
 @loop(FAST)
 def _add_outer(acc: Any, x: Any, y: Any, count: int) -> None:
     """acc[j, c] += Σ_r x[r, j] y[r, c] for ROWS rows r and j < count."""
-    y0, y1, y2, y3 = y[0], y[1], y[2], y[3]
+    n, tile = acc.shape[1], VECTORS * (BYTES // acc.itemsize)
+    whole = n - n % tile
+    for c in range(0, whole, tile):
+        outer_tile(acc, x, y, c, count)
+    if whole == n:
+        return
+    y0, y1, y2, y3 = y[0, whole:], y[1, whole:], y[2, whole:], y[3, whole:]
     for j in range(count):
         x0, x1, x2, x3 = x[0, j], x[1, j], x[2, j], x[3, j]
-        row = acc[j]
+        row = acc[j, whole:]
         for c in range(row.shape[0]):
             row[c] += (x0 * y0[c] + x1 * y1[c]) + (x2 * y2[c] + x3 * y3[c])
