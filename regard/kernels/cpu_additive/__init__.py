@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -83,9 +84,9 @@ class CpuAdditive:
         loops, given = _loops(p.compute_dtype, "forward"), _Given(p)
         out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=given.dtype)
         lse = torch.empty(p.batch, p.heads, p.queries, dtype=given.dtype)
-        tasks = _tasks(p)
-        args = (tasks.numpy(), *given.arrays(given.sink()), out.numpy(), lse.numpy())
-        spread(len(tasks), given.work, lambda i, j: loops.forward(args[0], i, j, *args[1:]))
+        args = (*given.arrays(given.sink()), out.numpy(), lse.numpy())
+        tasks = p.batch * p.heads * -(-p.queries // ROWS)
+        spread(tasks, given.work, lambda i, j: loops.forward(i, j, *args))
         given.spoil(out, lse, given.nan_rows, given.nan_keys)
         return out, lse
 
@@ -303,12 +304,13 @@ def _exponentials(b: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
 
 
 def _without_weights(w: Tensor) -> tuple[Tensor, Tensor]:
-    """1/u and 2W of w = W u, |u| ≤ 1 and not too small to invert."""
-    most = w.abs().amax(-1, keepdim=True)
-    u = w / most.where(most > 0, 1)
-    small = SMALLEST[w.dtype]
-    u = torch.where(u.abs() < small, small, u)
-    return 1 / u, 2 * most[..., 0]
+    """1/u and 2W of w = W u, |u| ≤ 1 and not too small to invert. (NumPy: for few numbers it takes a tenth.)"""
+    x, small = w.numpy(), SMALLEST[w.dtype]
+    with np.errstate(all="ignore"):
+        most = np.abs(x).max(-1, keepdims=True)
+        u = x / np.where(most > 0, most, 1)
+        inverse = 1 / np.where(np.abs(u) < small, np.array(small, x.dtype), u)
+        return torch.from_numpy(inverse), torch.from_numpy(2 * most[..., 0])
 
 
 def _largest(x: Tensor) -> float:
@@ -342,15 +344,7 @@ def _tiles(p: Problem, block_k: int) -> tuple[Tensor, Tensor]:
     return state.expand(p.batch, p.heads, n_q, n_k), tiles
 
 
-# --- tasks and threads ---
-
-
-def _tasks(p: Problem) -> Tensor:
-    """(b, h, i0, i1): four queries each, as the loops take them."""
-    starts = torch.arange(0, p.queries, ROWS)
-    b, h, i = torch.meshgrid(torch.arange(p.batch), torch.arange(p.heads), starts, indexing="ij")
-    return torch.stack((b, h, i, (i + ROWS).clamp(max=p.queries)), -1).flatten(0, 2)
-
+# --- what is compiled ---
 
 _compiling = threading.Lock()
 

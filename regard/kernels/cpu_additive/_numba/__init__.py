@@ -58,7 +58,7 @@ def prepare(real: str, which: str) -> None:
     dropout = (array(n, 1), n, types.float64, n)  # seed, threshold, keep, head
     if which == "forward":
         keys.compile((n, n, array(f, 4, "A"), array(f, 4), array(f, 2), types.boolean))
-        forward.compile((array(n, 2), n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3)))
+        forward.compile((n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3)))
     elif which == "backward":
         rows = (array(f, 4), array(f, 3), array(f, 3), array(f, 4))  # vt, lse, delta, grad
         sums = (array(f, 4), array(f, 3), array(f, 4), array(f, 3), array(f, 2), array(f, 4, "A"), array(f, 4, "A"))

@@ -67,18 +67,20 @@ def _scores(
 
 @loop()
 def forward(
-    tasks: Any, first: int, last: int, group: int, a: Any, bt: Any, top_b: Any, w: Any, inverse: Any, gain: Any, v: Any,
+    first: int, last: int, group: int, a: Any, bt: Any, top_b: Any, w: Any, inverse: Any, gain: Any, v: Any,
     key: Any, bias: Any, table: Any, slope: Any, positions: Any, state: Any, masks: Any, block_q: int, block_k: int,
     wide: bool, sink: Any, seed: Any, threshold: Any, keep: Any, head: int, out: Any, lse: Any,
 ) -> None:  # fmt: skip
-    """Context and logsumexp of tasks first … last: (b, h, i0, i1), i1 − i0 ≤ ROWS, all in one block of queries."""
+    """Context and logsumexp of tasks first … last: a task is ROWS queries of one head, or what is left of them."""
+    heads, each = a.shape[1], (a.shape[2] + ROWS - 1) // ROWS
     s = np.zeros((ROWS, block_k), a.dtype)
     acc = np.zeros((ROWS, v.shape[3]), a.dtype)
     exps, scaled = np.zeros((ROWS, w.shape[2]), a.dtype), np.zeros((ROWS, w.shape[2]), a.dtype)
     tame = np.zeros(w.shape[2] // 4, np.bool_)
     top, total = np.zeros(ROWS, a.dtype), np.zeros(ROWS, a.dtype)
     for t in range(first, last):
-        b, h, i0, i1 = tasks[t]
+        b, h, i0 = t // each // heads, t // each % heads, t % each * ROWS
+        i1 = min(i0 + ROWS, a.shape[2])
         k, n = h // group, bt.shape[3]
         shift = w[b, h].sum()
         _queries(a[b, h], i0, i1, wide, exps)
