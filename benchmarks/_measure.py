@@ -19,6 +19,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 Contenders = dict[str, Callable[[], object]]
+SHORT, REPEATS = 50.0, 5  # milliseconds, and how often what takes less is timed in a round
 
 # Peak of a process that first ran something small (what loads once) and then the thing itself.
 MEMORY_SCRIPT = """
@@ -73,20 +74,29 @@ def cpu_name() -> str:
 def medians(contenders: Contenders, rounds: int, budget: float = 20.0) -> dict[str, float]:
     """Median milliseconds of each, run in turn so that a slow moment hits all alike.
 
-    What takes long runs fewer rounds: after ``budget`` seconds no further round begins.
+    What takes long runs fewer rounds: after ``budget`` seconds no further round begins. What is short runs once before
+    it is timed, else it would pay for the caches and sleeping threads that the contender before it left behind, which
+    may have written a gigabyte; and then several times, as a shared machine's slow moments are as long as it is.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for f in contenders.values():
         f()
+    short = {name: _milliseconds(f) < SHORT for name, f in contenders.items()}
     began = time.perf_counter()
-    while len(next(iter(times.values()))) < rounds and (
-        time.perf_counter() - began < budget or not next(iter(times.values()))
-    ):
+    for turn in range(rounds):
+        if turn and time.perf_counter() - began > budget:
+            break
         for name, f in contenders.items():
-            start = time.perf_counter()
-            f()
-            times[name].append(1e3 * (time.perf_counter() - start))
+            if short[name]:
+                f()
+            times[name] += [_milliseconds(f) for _ in range(REPEATS if short[name] else 1)]
     return {name: statistics.median(t) for name, t in times.items()}
+
+
+def _milliseconds(f: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    f()
+    return 1e3 * (time.perf_counter() - start)
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float | None:

@@ -3,7 +3,7 @@
 Peers: PyTorch's scaled_dot_product_attention (the same shape, a dot product; for relative position also with the dense
 bias that it needs), the textbook formula in eager PyTorch, torch.compile of that, Keras' AdditiveAttention on its torch
 backend, and the limit: the multiplications that cannot be saved, or the bytes that must be read, at the rate this
-machine shows for a large matrix product or copy. Every row times all its contenders in turn, several rounds, and
+machine shows for a large matrix product or copy. Every row times all its contenders in turn, warm, several rounds, and
 reports medians; the ratio is the peer's time over regard's, so more than 1 is faster than the peer (and the limit's
 ratio is the share of it that is reached).
 

@@ -231,9 +231,9 @@ def compare(made, dtype, backend, blocks=None):
     eps = torch.finfo(dtype).eps
     theirs = 2 if backend == "sdpa" and compute != dtype else 1  # PyTorch's own rounds weights and context on the way
 
-    def check(name, x, exact, textbook, least=0.0):
+    def check(name, x, exact, textbook, least=0.0, sums=1):
         lucky = 4 if exact.numel() < 16 else 2  # a handful of numbers may happen to be rounded well
-        floor = 64 * torch.finfo(compute).eps * size + lucky * eps * max(scale(exact), least)
+        floor = 64 * torch.finfo(compute).eps * size * sums**0.5 + lucky * eps * max(scale(exact), least)
         bound = theirs * (2 * error(textbook, exact) + floor)
         assert error(x, exact) <= bound, f"{backend}: {name} is off by {error(x, exact):.2e}, allowed is {bound:.2e}"
 
@@ -244,8 +244,11 @@ def compare(made, dtype, backend, blocks=None):
         check("the logsumexp", lse, exact_lse, eager_lse, least=1.0)  # of scores that are rounded to the dtype
     # A gradient that happens to cancel is as rough as the others: terms and context are rounded on the way.
     least = 0.0 if compute == dtype else max(scale(x) for x in exact_grads.values()) / 2
+    # That of a parameter is a sum over batch and heads, whose roundings add up even where the gradients cancel.
+    panels = made.q.shape[:-2].numel()
     for name, exact in exact_grads.items():
-        check(f"the gradient of {name}", grads[name], exact, eager_grads[name], least)
+        sums = 1 if name in ("q", "k", "v") else panels
+        check(f"the gradient of {name}", grads[name], exact, eager_grads[name], least, sums)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -256,6 +259,7 @@ def compare(made, dtype, backend, blocks=None):
 @example(draw=Draw(Sizes(queries=33, keys=70), "relative_t5", "window_left", offset=20, blocks=(2, 7, 9, 1)))
 @example(draw=Draw(Sizes(queries=70, keys=64), "everything", "documents", dropout=0.3, blocks=(1, 16, 17, 1)))
 @example(draw=Draw(Sizes(batch=(2, 2), queries=17, keys=33), "rotary_sum", "nested", "items", layout="broadcast"))
+@example(draw=Draw(Sizes((2,), 8, 4, 17, 17, 4, 8), "bilinear_shared_one", "lengths", layout="expanded", seed=5601))
 def test_every_kernel_agrees_with_the_reference(dtype, draw):
     compare_all(make(replace(draw, dtype=dtype)), dtype, draw.blocks)
 

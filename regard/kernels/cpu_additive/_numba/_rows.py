@@ -8,7 +8,15 @@ import numpy as np
 
 from regard.kernels.cpu_additive._numba._compile import FAST, loop
 from regard.kernels.cpu_additive._numba._fractions import _exp
-from regard.kernels.cpu_additive._numba._vectors import BYTES, VECTORS, inner_tile, largest_of, outer_tile
+from regard.kernels.cpu_additive._numba._vectors import (
+    BYTES,
+    VECTORS,
+    inner_tile,
+    inner_vector,
+    largest_of,
+    outer_tile,
+    outer_vector,
+)
 
 # --- scores ---
 
@@ -123,10 +131,12 @@ def _take_rows(x: Any, i0: int, i1: int, out: Any) -> None:
 @loop(FAST)
 def _multiply_add(acc: Any, x: Any, y: Any, first: int, count: int, start: int, n: int) -> None:
     """acc[r, c] += Σ_j x[r, j] y[first + j, start + c] for ROWS rows r, j < count and c < n."""
-    tile = VECTORS * (BYTES // acc.itemsize)
-    whole = n - n % tile
-    for c in range(0, whole, tile):
+    lanes = BYTES // acc.itemsize
+    whole, tiles = n - n % lanes, n - n % (VECTORS * lanes)
+    for c in range(0, tiles, VECTORS * lanes):
         inner_tile(acc, x, y, c, first, start + c, count)
+    for c in range(tiles, whole, lanes):
+        inner_vector(acc, x, y, c, first, start + c, count)
     if whole == n:
         return
     acc0, acc1, acc2, acc3 = acc[0, whole:n], acc[1, whole:n], acc[2, whole:n], acc[3, whole:n]
@@ -143,10 +153,12 @@ def _multiply_add(acc: Any, x: Any, y: Any, first: int, count: int, start: int, 
 @loop(FAST)
 def _add_outer(acc: Any, x: Any, y: Any, count: int) -> None:
     """acc[j, c] += Σ_r x[r, j] y[r, c] for ROWS rows r and j < count."""
-    n, tile = acc.shape[1], VECTORS * (BYTES // acc.itemsize)
-    whole = n - n % tile
-    for c in range(0, whole, tile):
+    n, lanes = acc.shape[1], BYTES // acc.itemsize
+    whole, tiles = n - n % lanes, n - n % (VECTORS * lanes)
+    for c in range(0, tiles, VECTORS * lanes):
         outer_tile(acc, x, y, c, count)
+    for c in range(tiles, whole, lanes):
+        outer_vector(acc, x, y, c, count)
     if whole == n:
         return
     y0, y1, y2, y3 = y[0, whole:], y[1, whole:], y[2, whole:], y[3, whole:]

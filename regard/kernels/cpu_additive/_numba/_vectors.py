@@ -5,8 +5,8 @@ step, it does not begin a division before the one before it is used, and it take
 Here sums stay in registers, so that multiplications alone bound the products of small matrices (``inner_tile``,
 ``outer_tile``) and nearly so the fractions of additive attention (``fractions``) and their gradients (``gradients``).
 
-Each function does what whole vectors hold and leaves the rest, less than a vector of keys or a tile of columns, to its
-caller. The numbers of a vector are written as one: ``a * z + w`` below is a multiply-add of all lanes.
+Each function does what whole vectors hold and leaves the rest, less than a vector of keys or columns, to its caller.
+The numbers of a vector are written as one: ``a * z + w`` below is a multiply-add of all lanes.
 """
 
 from __future__ import annotations
@@ -154,24 +154,23 @@ class _Code:
         return self.builder.mul(index, self.number(n))
 
 
-def _code(write: Any) -> Any:
+def _code(write: Any, *more: Any) -> Any:
     """What numba asks for of an intrinsic without a result, from a function that writes its code."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        write(_Code(context, builder, signature, args))
+        write(_Code(context, builder, signature, args), *more)
         return context.get_dummy_value()
 
     return generate
 
 
-@_code
-def _inner(code: _Code) -> None:
+def _inner(code: _Code, vectors: int) -> None:
     (acc, x, y), (start, first, column, count) = code.arrays, code.numbers
-    columns = [code.after(start, v * code.lanes) for v in range(VECTORS)]
+    columns = [code.after(start, v * code.lanes) for v in range(vectors)]
     sums = [[_Variable(acc.load(code.number(r), c)) for c in columns] for r in range(ROWS)]
     with code.turns(count) as loop:
         line = code.builder.add(first, loop.index)
-        values = [y.load(line, code.after(column, v * code.lanes)) for v in range(VECTORS)]
+        values = [y.load(line, code.after(column, v * code.lanes)) for v in range(vectors)]
         for r in range(ROWS):
             weight = x.splat(code.number(r), loop.index)
             for total, value in zip(sums[r], values, strict=True):
@@ -181,10 +180,9 @@ def _inner(code: _Code) -> None:
             acc.store(code.number(r), c, total.get())
 
 
-@_code
-def _outer(code: _Code) -> None:
+def _outer(code: _Code, vectors: int) -> None:
     (acc, x, y), (start, count) = code.arrays, code.numbers
-    columns = [code.after(start, v * code.lanes) for v in range(VECTORS)]
+    columns = [code.after(start, v * code.lanes) for v in range(vectors)]
     values = [[y.load(code.number(r), c) for c in columns] for r in range(ROWS)]
     with code.turns(count) as loop:
         weights = [x.splat(code.number(r), loop.index) for r in range(ROWS)]
@@ -274,13 +272,25 @@ def _intrinsic(definition: Any) -> Any:
 @_intrinsic
 def inner_tile(typingctx: Any, acc: Any, x: Any, y: Any, start: Any, first: Any, column: Any, count: Any) -> Any:
     """acc[r, start + …] += Σ_{j < count} x[r, j] · y[first + j, column + …] for ROWS rows and a tile of columns."""
-    return types.void(acc, x, y, *(types.int64,) * 4), _inner
+    return types.void(acc, x, y, *(types.int64,) * 4), _code(_inner, VECTORS)
+
+
+@_intrinsic
+def inner_vector(typingctx: Any, acc: Any, x: Any, y: Any, start: Any, first: Any, column: Any, count: Any) -> Any:
+    """The same for one vector of columns."""
+    return types.void(acc, x, y, *(types.int64,) * 4), _code(_inner, 1)
 
 
 @_intrinsic
 def outer_tile(typingctx: Any, acc: Any, x: Any, y: Any, start: Any, count: Any) -> Any:
     """acc[j, start + …] += Σ_r x[r, j] · y[r, start + …] for j < count, ROWS rows and a tile of columns."""
-    return types.void(acc, x, y, types.int64, types.int64), _outer
+    return types.void(acc, x, y, types.int64, types.int64), _code(_outer, VECTORS)
+
+
+@_intrinsic
+def outer_vector(typingctx: Any, acc: Any, x: Any, y: Any, start: Any, count: Any) -> Any:
+    """The same for one vector of columns."""
+    return types.void(acc, x, y, types.int64, types.int64), _code(_outer, 1)
 
 
 @_intrinsic
