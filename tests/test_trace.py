@@ -386,6 +386,43 @@ def test_memory_grows_with_the_length():
     assert trace.tile(0, 0, size=(20, 20)).shape == (20, 20)
 
 
+@pytest.mark.parametrize("mask", ["none", "causal, padded"])
+@pytest.mark.parametrize("score", ["dot", "additive", "relative", "per head"])
+def test_without_values(score, mask, tmp_path):
+    """Weights and what is made of them are the same; what is made of values says that there are none."""
+    module, x = attention(SCORES[score]()), torch.randn(2, 7, 32, dtype=torch.float64)
+    with regard.record(module) as whole, regard.record(module, values=False) as trace:
+        module(x, mask=MASKS[mask]())
+    trace.save(tmp_path / "t.safetensors")
+    for found in (trace, regard.trace.load(tmp_path / "t.safetensors")):
+        for ask in (
+            lambda t: t.weights(0, item=1),
+            lambda t: t.scores(0, item=1),
+            lambda t: t.logsumexp(0, 2),
+            lambda t: t.entropy(0, 1),
+            lambda t: t.tile(0, 1, size=(3, 3), pool="sum"),
+            lambda t: t.rollout(3),
+        ):
+            torch.testing.assert_close(ask(found), ask(whole), rtol=1e-12, atol=1e-12)
+        for ask in (lambda t: t.steps(0, 1, 2), lambda t: t.norms(0, 1)):
+            with pytest.raises(ValueError, match=r"values were not kept .*; weights, scores and tiles need none"):
+                ask(found)
+        found.to_html(tmp_path / "t.html")
+        assert (tmp_path / "t.html").stat().st_size > 1000
+    assert whole.nbytes - trace.nbytes >= 2 * x.nbytes
+    with pytest.raises(ValueError, match="leave out values=False"), regard.record(module, values=False, gradients=True):
+        pass
+
+
+def test_without_values_of_torchs_own_module():
+    module, x = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 5, 8)
+    with regard.record(module, values=False, inputs=False) as trace:
+        _, weights = module(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(trace.weights(0, item=1), weights[1])
+    with pytest.raises(ValueError, match="values were not kept"):
+        trace.steps(0, 0, 0)
+
+
 def test_a_compiled_model_runs_uncompiled():
     module, x = attention(Dot(), torch.float32), torch.randn(1, 5, 32)
     compiled = torch.compile(module, backend="eager")

@@ -220,6 +220,7 @@ class Call:
 
     def value_norms(self, head: int, item: int, rows: Tensor) -> Tensor:
         """‖f(x_j)‖ with f the head's values through its slice of the output projection, [1 or rows, S]."""
+        self._check_values()
         if self.projection is None:
             raise ValueError(
                 f"the output projection of {self.name or 'the model'} is not known, and the norm of what a key "
@@ -258,7 +259,19 @@ class Call:
 
     # --- one query in full ---
 
+    @property
+    def has_values(self) -> bool:
+        return bool(self.problems[0].v.shape[-1])
+
+    def _check_values(self) -> None:
+        if not self.has_values:
+            raise ValueError(
+                "the values were not kept (record(values=False)), and steps and norms are made of them; weights, "
+                "scores and tiles need none"
+            )
+
     def steps(self, head: int, item: int, query: int, score: Score | None = None) -> QuerySteps:
+        self._check_values()
         own = self.narrow(head, item)
         q, k = self._raw(own, head, item, query)
         p = own if score is None else self._other(own, head, item, score)
@@ -433,7 +446,8 @@ def _dots(p: Problem, columns: slice) -> Tensor:
 
 def _fused_logsumexp(p: Problem, rows: Tensor) -> Tensor:
     """Of one head's rows by a kernel that is far faster than tanh for each pair and dim."""
-    some = select_rows(replace(p, v=p.v[..., :1], terms=replace(p.terms, values=None)), rows)
+    v = p.v.new_zeros(*p.v.shape[:-1], 1)  # the kernel wants one, and it may not have been kept
+    some = select_rows(replace(p, v=v, terms=replace(p.terms, values=None)), rows)
     assert isinstance(p.offset, int)
     if (p.mask is None or p.mask.static) and len(rows) == int(rows[-1] - rows[0]) + 1:
         # neighbours are a sequence of their own, which is what the kernel takes

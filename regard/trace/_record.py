@@ -34,6 +34,7 @@ def record(
     model: nn.Module | None = None,
     *,
     inputs: bool = True,
+    values: bool = True,
     gradients: bool = False,
     device: str | torch.device | None = None,
 ) -> Iterator[Trace]:
@@ -44,6 +45,8 @@ def record(
             Hugging Face's transformers, or None for every call of :func:`regard.attend`. A compiled model runs
             uncompiled inside the block.
         inputs: also keep what attention modules are given, for :meth:`Trace.steps`.
+        values: also keep values and contexts, for :meth:`Trace.steps`, norms and gradients; weights, scores, tiles and
+            what is measured of them need none, and without them and inputs a trace is about half as large.
         gradients: keep the gradient that ``backward`` brings to each context, for :meth:`Trace.gradient`.
         device: where the trace is kept; by default where the model is.
 
@@ -62,9 +65,11 @@ def record(
         raise TypeError(
             f"record takes a torch.nn.Module, or nothing for every regard.attend, got {type(model).__name__}"
         )
+    if gradients and not values:
+        raise ValueError("gradients of weights are products with the values: leave out values=False")
     trace = Trace()
     trace.model = model
-    recorder = _Recorder(model, trace, inputs, gradients, device, {})
+    recorder = _Recorder(model, trace, inputs, values, gradients, device, {})
     with recorder.attached():
         yield trace
 
@@ -72,7 +77,7 @@ def record(
 @contextmanager
 def without(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
     """Inside, these heads of these modules ({path: heads}) give zeros in place of their contexts."""
-    recorder = _Recorder(model, None, False, False, None, heads)
+    recorder = _Recorder(model, None, False, True, False, None, heads)
     with recorder.attached():
         yield
     if missed := [name for name in heads if name not in recorder.met]:
@@ -95,6 +100,7 @@ class _Recorder:
         model: nn.Module | None,
         trace: Trace | None,
         inputs: bool,
+        values: bool,
         gradients: bool,
         device: str | torch.device | None,
         cut: Mapping[str, Sequence[int]],
@@ -102,7 +108,8 @@ class _Recorder:
         compiled = getattr(model, "_orig_mod", None)
         self.compiled = compiled is not None
         self.model: nn.Module | None = compiled if isinstance(compiled, nn.Module) else model
-        self.trace, self.inputs, self.gradients, self.device, self.cut = trace, inputs, gradients, device, cut
+        self.trace, self.inputs, self.values, self.gradients = trace, inputs, values, gradients
+        self.device, self.cut = device, cut
         self.stack: list[_Frame] = []
         self.names: dict[nn.Module, str] = {}
         self.met: set[str] = set()
@@ -187,7 +194,7 @@ class _Recorder:
             if self.inputs:
                 kept.query_input = self._copy(call.query)
                 kept.key_input = self._copy(call.key) if call.cross else kept.query_input
-            if not (module.training and module.dropout):
+            if self.values and not (module.training and module.dropout):
                 kept.result = self._copy(whole)
             self.trace.add(kept)
             if self.gradients and shown.requires_grad and kept.projection is not None:
@@ -224,18 +231,19 @@ class _Recorder:
                 known[key] = self._copy(x)
             return known[key]
 
-        problems: tuple[Problem, ...] = mapped(tuple(_bare(p) for p in seen.problems), copy)
+        problems: tuple[Problem, ...] = mapped(tuple(_bare(p, self.values) for p in seen.problems), copy)
         parts = seen.score.scores if isinstance(seen.score, PerHead) else [seen.score]
         call = Call(frame.name if frame else "", kind, problems, tuple(describe(part) for part in parts))
         call.q = copy(self._flat(seen.q, seen))
         if not isinstance(seen.k, Keys):
             call.k = copy(self._flat(seen.k, seen))
         dropped = any(p.dropout > 0 for p in seen.problems)
-        if out is not None and not dropped:
+        if out is not None and self.values and not dropped:
             call.out = copy(self._flat(out, seen))
         if frame is not None:
             batch, heads, queries, keys = call.shape
-            call.projection, call.bias = _projection(frame, self.names, heads, problems[0].v.shape[-1])
+            if self.values:
+                call.projection, call.bias = _projection(frame, self.names, heads, problems[0].v.shape[-1])
             first, second = _given(frame)
             if first is not None and first.shape[:2] == (batch, queries):
                 call.query_input = copy(first) if self.inputs else None
@@ -257,11 +265,10 @@ class _Recorder:
         return x.expand(*seen.batch, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
 
 
-def _bare(p: Problem) -> Problem:
-    """A problem as weights need it: no dropout, nothing about gradients, keys as they are."""
-    return replace(
-        p, terms=plain(p.terms), dropout=0.0, seed=None, need_bias_gradient=False, need_offset_gradient=False
-    )
+def _bare(p: Problem, values: bool) -> Problem:
+    """A problem as weights need it: no dropout, nothing about gradients, keys as they are; of values, no dims."""
+    p = replace(p, terms=plain(p.terms), dropout=0.0, seed=None, need_bias_gradient=False, need_offset_gradient=False)
+    return p if values else replace(p, v=p.v[..., :0], terms=replace(p.terms, values=None))
 
 
 def _is_compiled(module: nn.Module) -> bool:

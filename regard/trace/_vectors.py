@@ -89,7 +89,7 @@ def products_wide(calls: Sequence[Call], head: int) -> int:
 
 def _of_call(call: Call, head: int, item: int) -> Vectors | None:
     p = call.narrow(head, item)
-    if p.sink is not None or p.terms.values is not None:
+    if p.sink is not None or p.terms.values is not None or not call.has_values:
         return None
     with torch.no_grad():
         shown = reference.run_steps(p).map(lambda x: x[0, 0])
