@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,35 @@ def save(
     if card is not None:
         write_whole(folder / "README.md", card.encode())
     write_tensors(folder / "model.safetensors", pack(model.state_dict(), store), {"format": FORMAT, "store": store})
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Inside, this process is the only one that writes to the folder, which is made if it is not there.
+
+    The folder itself is locked, and no longer than the process lives, however it ends. Where the system or the file
+    system has no locks, nothing is.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder}: another process is training there; wait for its end, or give another --out"
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def sweep(folder: Path) -> None:

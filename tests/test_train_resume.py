@@ -108,6 +108,27 @@ def test_killed_twice_and_started_again_gives_the_same_weights(data):
 
 
 @pytest.mark.slow
+def test_two_at_once_do_not_write_to_one_folder(data):
+    """The second is refused, whatever it was to do, and the first is not disturbed."""
+    long = ("--out", "m", "--set", "training.updates=100000")
+    first = subprocess.Popen(command(*long), cwd=data, env=environment(), stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(6000):
+            if (data / "m" / "checkpoints").exists() or first.poll() is not None:
+                break
+            time.sleep(0.01)
+        for more in (long, ("--out", "m")):
+            code, said = train(data, *more)
+            assert code == 2 and "m: another process is training there" in said, said
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.wait()
+    code, said = train(data, "--out", "m")  # a killed process holds nothing; its settings are still told
+    assert code == 2 and "another process" not in said and "updates" in said
+
+
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(data):
     short = ("--out", "m", "--set", "training.updates=12", "--keep-checkpoints")
     assert train(data, *short)[0] == 0

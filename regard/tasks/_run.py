@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
 
-from regard.folder import make_model, read_config, save, sweep, write_config
+from regard.folder import alone, make_model, read_config, save, sweep, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
 from regard.text import Subwords
@@ -103,7 +104,11 @@ def train(
     Returns None if the folder already holds the finished model of this run.
     """
     folder = Path(out)
-    with Ranks.join(settings.training.get("device", "auto")) as ranks:
+    with ExitStack() as held:
+        ranks = held.enter_context(Ranks.join(settings.training.get("device", "auto")))
+        known = folder.is_dir()
+        if ranks.main and known:
+            held.enter_context(alone(folder))
         report = (progress() if report is None else report) if ranks.main else Silent()
         kept, learned = _kept(folder, work.name), _learned(folder)
         about = work.survey(settings)
@@ -117,6 +122,8 @@ def train(
             if (folder / "model.safetensors").exists():
                 report.say(f"{folder} holds the finished model of this run: nothing to do")
                 return None
+        if ranks.main and not known:
+            held.enter_context(alone(folder))
         subwords = _subwords(work, fitted, folder, ranks, report, tables)
         torch.manual_seed(fitted.training.seed)
         model = work.model(fitted, subwords)
