@@ -3,7 +3,7 @@
 # make check   the fast subset of it, to run often
 # make docs    the documentation as a site that needs no network, with the tutorial's code run, into out/site
 # make bench   speed and memory on this CPU as ratios against PyTorch's own attention, eager code, torch.compile, Keras
-#              and the physical limit; a quarter of an hour; rewrites benchmarks/results/cpu.json and the plots of docs/
+#              and the physical limit; five minutes; rewrites benchmarks/results/cpu.json and the plots of docs/
 # make bench-gpu   the same on a CUDA GPU, with FlexAttention
 
 PYTHON ?= python3

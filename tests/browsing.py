@@ -89,3 +89,21 @@ def picture(page, name, tmp_path, **options):
         from PIL import Image
 
         Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def arcs(page):
+    """Weight and width of each arc, by where it goes."""
+    found = page.get_by_test_id("arc").evaluate_all(
+        "all => all.map(a => [+a.dataset.to, +a.dataset.weight, parseFloat(a.getAttribute('stroke-width'))])"
+    )
+    return {to: (weight, width) for to, weight, width in found}
+
+
+def arcs_of(page, weights):
+    """The same, once those of this row of weights are there."""
+    page.wait_for_function(
+        "want => Math.max(...[...document.querySelectorAll('[data-testid=arc]')]"
+        ".map(a => +a.dataset.weight)).toFixed(5) === want",
+        arg=f"{weights.max():.5f}",
+    )
+    return arcs(page)

@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from browsing import accessible, opened, picture
+from browsing import accessible, arcs_of, opened, picture
 from commands import ROOT
+from test_explorer import recorded
+
+import regard
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +32,24 @@ def address():
             server.send_signal(signal.SIGINT)
             server.stderr.read()
     assert server.returncode == 0
+
+
+def test_it_looks_where_the_weight_is_largest(browser, address):
+    """In every layer, by the weights of the model itself, recorded here."""
+    translator = regard.load("en-fr-small", device="cpu")
+    trace = recorded(translator, TEXT, translator.translate(TEXT))
+    it = translator.subwords.encode(TEXT).words.index(TEXT.split().index("it"))
+    with opened(browser, address) as page:
+        page.get_by_test_id("text").fill(TEXT)
+        page.get_by_test_id("translation").get_by_text("animal").wait_for()
+        page.get_by_test_id("top-0").click()
+        page.get_by_test_id("head-2").click()
+        for layer in range(trace.kinds["self"]):
+            page.get_by_test_id(f"layer-{layer}").click()
+            page.get_by_test_id("token").nth(it).click()
+            weights = trace.weights(layer, 2, it)
+            shown = arcs_of(page, weights)
+            assert max(shown, key=lambda to: shown[to][1]) == int(weights.argmax())
 
 
 def test_typed_translated_and_aligned(browser, address, tmp_path):

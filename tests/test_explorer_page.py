@@ -7,7 +7,7 @@ import urllib.parse
 import pytest
 import torch
 import toy
-from browsing import accessible, opened, picture
+from browsing import accessible, arcs, arcs_of, opened, picture
 from serving import save_models, serving
 from test_explorer import recorded
 
@@ -60,14 +60,6 @@ def ready(page):
     page.wait_for_function("() => document.querySelector('[data-testid=status]')?.dataset.busy !== 'true'")
 
 
-def arcs(page):
-    """Weight and width of each arc, by where it goes."""
-    found = page.get_by_test_id("arc").evaluate_all(
-        "all => all.map(a => [+a.dataset.to, +a.dataset.weight, parseFloat(a.getAttribute('stroke-width'))])"
-    )
-    return {to: (weight, width) for to, weight, width in found}
-
-
 # --- Sentence ---
 
 
@@ -83,12 +75,7 @@ def test_typed_translated_and_looked_at(browser, address, trace, tmp_path):
             page.get_by_test_id(f"head-{head}").click()
             page.get_by_test_id("token").nth(2).click()
             weights = trace.weights(layer, head, 2, kind=kind)
-            page.wait_for_function(
-                "want => Math.max(...[...document.querySelectorAll('[data-testid=arc]')]"
-                ".map(a => +a.dataset.weight)).toFixed(5) === want",
-                arg=f"{weights.max():.5f}",
-            )
-            shown = arcs(page)
+            shown = arcs_of(page, weights)
             for to, (weight, _) in shown.items():
                 assert weight == pytest.approx(float(weights[to]), abs=1e-6)
             thickest = max(shown, key=lambda to: shown[to][1])
@@ -112,12 +99,7 @@ def test_it_looks_where_the_weight_is_largest(browser, address, translator):
         page.get_by_test_id("head-4").click()
         page.get_by_test_id("token").nth(at_it).click()
         weights = recorded(translator, text, french).weights(0, 4, at_it)
-        page.wait_for_function(
-            "want => Math.max(...[...document.querySelectorAll('[data-testid=arc]')]"
-            ".map(a => +a.dataset.weight)).toFixed(5) === want",
-            arg=f"{weights.max():.5f}",
-        )
-        shown = arcs(page)
+        shown = arcs_of(page, weights)
         assert max(shown, key=lambda to: shown[to][1]) == int(weights.argmax())
 
 
