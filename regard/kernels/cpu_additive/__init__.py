@@ -304,7 +304,7 @@ def _exponentials(b: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
 
 
 def _without_weights(w: Tensor) -> tuple[Tensor, Tensor]:
-    """1/u and 2W of w = W u, |u| ≤ 1 and not too small to invert. (NumPy: for few numbers it takes a tenth.)"""
+    """1/u and 2W of w = W u, |u| ≤ 1 and not too small to invert. (NumPy's calls cost less than PyTorch's here.)"""
     x, small = w.numpy(), SMALLEST[w.dtype]
     with np.errstate(all="ignore"):
         most = np.abs(x).max(-1, keepdims=True)
