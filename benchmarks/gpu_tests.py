@@ -23,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ["test_triton_additive", "test_triton_offset", "test_guard", "test_triton_loss", "test_cuda_graphs"]
+MARKED = ["test_guided"]  # of these only what is marked `gpu`
 LARGE = ("full_size", "whole_loss", "grows_linearly", "repeat_to_the_bit")  # in the names of the large ones
 AT_ONCE = 3  # of the large ones: more of them have not enough memory
 PYTEST = [
@@ -40,11 +41,18 @@ PYTEST = [
 
 
 def collected(only: str) -> list[str]:
-    names = [f"tests/{name}.py" for name in FILES if only in name]
-    done = subprocess.run([*PYTEST, "-q", "--collect-only", *names], cwd=ROOT, capture_output=True, text=True)
+    return found_in(FILES, only) + found_in(MARKED, only, "-m", "gpu")
+
+
+def found_in(files: list[str], only: str, *options: str) -> list[str]:
+    names = [f"tests/{name}.py" for name in files if only in name]
+    if not names:
+        return []
+    command = [*PYTEST, "-q", "--collect-only", *options, *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found = [line for line in done.stdout.splitlines() if "::" in line]
     if not found:
-        raise SystemExit(f"no tests were found:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        raise SystemExit(f"no tests were found in {', '.join(names)}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     return found
 
 

@@ -1,12 +1,13 @@
 """Scoring functions compared: the same RNN and the same tiny Transformer, trained with each on Multi30k en → fr.
 
-    python benchmarks/scores_on_multi30k.py multi30k/tok --minutes 9       # as far as the time allows; again goes on
-    python benchmarks/scores_on_multi30k.py multi30k/tok --stage train     # beside other work; nothing is timed
-    python benchmarks/scores_on_multi30k.py multi30k/tok --evaluate        # where sacrebleu is: BLEU, and the table
+    python benchmarks/scores_on_multi30k.py multi30k/tok --minutes 9                # as far as the time allows; again
+    python benchmarks/scores_on_multi30k.py multi30k/tok --stages train translate   # goes on. These, beside other work
+    python benchmarks/scores_on_multi30k.py multi30k/tok --stages time              # this, with the machine to itself
+    python benchmarks/scores_on_multi30k.py multi30k/tok --evaluate                 # where sacrebleu is: the table
 
-Models of a family are trained side by side, each in a process of its own, for the same reduced number of updates; then
-one after the other, alone on the machine, they are timed (ms per update, sentences per second of beam search) and
-translate the tests. What is done is in --records, one file, and is not done again; a table that lacks rows says so.
+Models are trained side by side, each in a process of its own, for the same reduced number of updates, and translate the
+tests; then, one after the other, alone on the machine, they are timed: ms per update, sentences of test2016 per second
+of beam search. What is done is in --records, one file, and is not done again; a table that lacks rows says so.
 BLEU is sacrebleu's on the tokenised files as they are (-tok none -s none).
 
 Multi30k has no gold word alignments. With --hansards FOLDER, AER is that of the Hansards test set, lower-cased: far
@@ -53,6 +54,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "Transformer": {"kind": "transformer", "dim": 128, "ffn_dim": 256, "encoder_layers": 4, "decoder_layers": 4},
     "RNN": {"kind": "rnn", "dim": 256, "hidden_dim": 512},
 }
+STAGES = ("train", "translate", "time")
 LAST_MINUTE = 45.0  # seconds that one more model takes to be measured, at most
 
 
@@ -185,7 +187,7 @@ def train(some: Sequence[tuple[str, str]], work: Path, options: argparse.Namespa
         print(f"{name}: stopped; goes on next time", flush=True)
 
 
-# --- measuring, one at a time ---
+# --- measuring ---
 
 
 def ms_per_update(work: Path, family: str, score: str, options: argparse.Namespace) -> float:
@@ -236,7 +238,13 @@ def alignment_error(translator: Translator, folder: Path) -> dict[str, Any]:
     return min(found, key=lambda entry: entry["aer"])
 
 
-def measure(corpus: Path, work: Path, family: str, score: str, options: argparse.Namespace) -> dict[str, Any]:
+def machine(device: torch.device) -> dict[str, str]:
+    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "CPU"
+    return {"machine": name, "torch": torch.__version__}
+
+
+def translate(corpus: Path, work: Path, family: str, score: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What it makes of the tests, and of the word alignments."""
     folder = work / slug(family, score)
     translator = load(folder, device=None if options.device == "auto" else options.device)
     final = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
@@ -245,23 +253,30 @@ def measure(corpus: Path, work: Path, family: str, score: str, options: argparse
         "updates": options.updates,
         "seed": options.seed,
         "valid_loss": final.get("valid_loss"),
-        "machine": torch.cuda.get_device_name() if translator.device.type == "cuda" else platform.processor() or "CPU",
-        "torch": torch.__version__,
+        "beam": options.beam,
         "hypotheses": {},
     }
-    how: dict[str, Any] = {"beam": options.beam, "batch_tokens": options.batch_tokens}
-    sources = {test: lines(stem(corpus, name, "en"), options.test_lines) for test, name in TESTS.items()}
-    translator.outputs(sources["test2016"][:64], **how)  # warms up
-    start = time.perf_counter()
-    for test, some in sources.items():
-        record["hypotheses"][test] = [output.text for output in translator.outputs(some, **how)]
-    record["sentences_per_s"] = sum(map(len, sources.values())) / (time.perf_counter() - start)
-    record["beam"] = options.beam
+    for test, name in TESTS.items():
+        some = lines(stem(corpus, name, "en"), options.test_lines)
+        outputs = translator.outputs(some, beam=options.beam, batch_tokens=options.batch_tokens)
+        record["hypotheses"][test] = [output.text for output in outputs]
     if options.hansards:
         record["alignment"] = alignment_error(translator, options.hansards)
-    del translator
-    record["ms_per_update"] = ms_per_update(work, family, score, options)
     return record
+
+
+def timed(corpus: Path, work: Path, family: str, score: str, options: argparse.Namespace) -> dict[str, Any]:
+    """How long an update and a translation take it."""
+    translator = load(work / slug(family, score), device=None if options.device == "auto" else options.device)
+    some = lines(stem(corpus, TESTS["test2016"], "en"), options.test_lines)
+    how: dict[str, Any] = {"beam": options.beam, "batch_tokens": options.batch_tokens}
+    translator.outputs(some[:64], **how)  # warms up
+    start = time.perf_counter()
+    translator.outputs(some, **how)
+    rate = len(some) / (time.perf_counter() - start)
+    where = machine(translator.device)
+    del translator
+    return {"sentences_per_s": rate, "ms_per_update": ms_per_update(work, family, score, options), **where}
 
 
 # --- the table ---
@@ -272,6 +287,7 @@ def scored(records: dict[str, Any], corpus: Path) -> dict[str, Any]:
     return {
         name: {**{key: x for key, x in record.items() if key != "hypotheses"}, "bleu": bleu(record, corpus)}
         for name, record in records.items()
+        if "hypotheses" in record
     }
 
 
@@ -299,12 +315,14 @@ def markdown(rows: dict[str, Any]) -> str:
         row = rows[slug(family, score)]
         bleu = " / ".join(f"{row['bleu'][test]:.1f}" for test in TESTS) if row["bleu"] else "not scored yet"
         aer = f"{row['alignment']['aer']:.1f}" if "alignment" in row else "–"
-        cells = [family, score, f"{row['parameters']:,}", bleu, aer, f"{row['ms_per_update']:.1f}"]
-        text.append("| " + " | ".join([*cells, f"{row['sentences_per_s']:,.0f}"]) + " |")
+        cells = [family, score, f"{row['parameters']:,}", bleu, aer]
+        speeds = [f"{row['ms_per_update']:.1f}", f"{row['sentences_per_s']:,.0f}"] if "machine" in row else ["–", "–"]
+        text.append("| " + " | ".join([*cells, *speeds]) + " |")
     if done:
         one = rows[slug(*done[0])]
+        where = next((f"{r['machine']}, torch {r['torch']}; " for r in rows.values() if "machine" in r), "")
         text.append(
-            f"\n{one['machine']}, torch {one['torch']}; {one['updates']:,} updates each, seed {one['seed']}, "
+            f"\n{where}{one['updates']:,} updates each, seed {one['seed']}, "
             f"beam {one['beam']}. BLEU of tokenised text (-tok none -s none). AER: out of domain, of the best layer."
         )
     return "\n".join(text) + "\n"
@@ -322,26 +340,31 @@ def report(records: dict[str, Any], corpus: Path, results: Path) -> None:
 
 
 def run(corpus: Path, options: argparse.Namespace) -> None:
-    """A family at a time: trained, then measured, as far as the time allows."""
+    """All trained, then all translated with, then all timed, as far as the time allows."""
     deadline = time.monotonic() + 60 * options.minutes
     work, path = options.work, options.records
     records = json.loads(path.read_text()) if path.exists() else {}
     lay_out(corpus, work, options)
     corpora(work, Fitted.of(Settings.from_tables(tables(work, *names()[0], options)), 29_000, False))  # fills the cache
-    for family in options.families:
-        todo = [(f, s) for f, s in names() if f == family and s in options.scores and slug(f, s) not in records]
-        untrained = [one for one in todo if not (work / slug(*one) / "model.safetensors").exists()]
-        if options.stage != "measure":
-            train(untrained, work, options, deadline - LAST_MINUTE)
-        for one in todo if options.stage != "train" else []:
-            if not (work / slug(*one) / "model.safetensors").exists():
+    wanted = [(f, s) for f in options.families for s in options.scores]
+
+    def trained(one: tuple[str, str]) -> bool:
+        return (work / slug(*one) / "model.safetensors").exists()
+
+    if "train" in options.stages:
+        untrained = [one for one in wanted if slug(*one) not in records and not trained(one)]
+        train(untrained, work, options, deadline - LAST_MINUTE)
+    for stage, measure, sign in (("translate", translate, "hypotheses"), ("time", timed, "ms_per_update")):
+        for one in wanted if stage in options.stages else ():
+            record = records.get(slug(*one), {})
+            if sign in record or not trained(one):
                 continue
             if time.monotonic() > deadline - LAST_MINUTE / 2:
-                print(f"{slug(*one)}: no time to measure it; the same command goes on", flush=True)
+                print(f"{slug(*one)}: no time to {stage}; the same command goes on", flush=True)
                 continue
-            records[slug(*one)] = measure(corpus, work, *one, options)
+            records[slug(*one)] = record | measure(corpus, work, *one, options)
             write_whole(path, (json.dumps(records) + "\n").encode())
-            print(f"{slug(*one)}: measured", flush=True)
+            print(f"{slug(*one)}: {stage}d", flush=True)
     report(records, corpus, options.results)
 
 
@@ -354,7 +377,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--evaluate", action="store_true", help="only score what --records has, and print the table")
     parser.add_argument("--minutes", type=float, default=9.0)
-    parser.add_argument("--stage", default="both", choices=("both", "train", "measure"))
+    parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES)
     parser.add_argument("--families", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--scores", nargs="+", default=list(SCORES), choices=list(SCORES))
     parser.add_argument("--side-by-side", type=int, default=8)
@@ -364,7 +387,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--batch-tokens", type=int, default=8192)
-    parser.add_argument("--timed", type=int, default=40, help="batches that ms per update is timed on")
+    parser.add_argument("--timed", type=int, default=24, help="batches that ms per update is timed on")
     parser.add_argument("--lines", type=int, help="only the first lines of the training data, to try it")
     parser.add_argument("--test-lines", type=int, help="only the first lines of the tests, to try it")
     parser.add_argument("--device", default="auto")

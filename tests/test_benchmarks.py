@@ -305,7 +305,7 @@ def test_the_score_table_in_small(tmp_path):
     before = (tmp_path / "records.json").read_text()
     assert set(json.loads(before)) == {"transformer-dot", "rnn-dot"}
     done = run("scores_on_multi30k.py", tmp_path, *small, *paths, "--scores", "Dot")
-    assert "measured" not in done.stdout and (tmp_path / "records.json").read_text() == before
+    assert "timed" not in done.stdout and (tmp_path / "records.json").read_text() == before
     done = run("scores_on_multi30k.py", tmp_path, *paths, "--evaluate")
     found = json.loads((tmp_path / "results" / "scores-on-multi30k.json").read_text())
     assert done.returncode == 0 and set(found["rnn-dot"]["bleu"]) == {"test2016", "test2017", "mscoco"}
