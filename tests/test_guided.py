@@ -330,6 +330,7 @@ def test_the_objective_is_captured_as_a_graph():
     )
     place = [x.clone() for x in first]
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             task.objective(*place)[0].backward()

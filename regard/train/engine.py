@@ -107,7 +107,6 @@ class GraphEngine(Engine):
         super().__init__(objective, settings, ranks, sums, paces)
         self.say = say
         self.stream = torch.cuda.Stream(ranks.device)
-        self.stream.wait_stream(torch.cuda.current_stream(ranks.device))
         self.seen: dict[Shape, int] = {}
         self.graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.last: torch.cuda.CUDAGraph | None = None
@@ -119,6 +118,8 @@ class GraphEngine(Engine):
             p.grad = torch.zeros_like(p)
 
     def update(self, batches: Sequence[tuple[Sequence[Tensor], int]], update: int) -> None:
+        # what others wrote, gradients' first zeros and a resumed run's moments among it, was written on their stream
+        self.stream.wait_stream(torch.cuda.current_stream(self.ranks.device))
         with torch.cuda.stream(self.stream):
             super().update(batches, update)
 
