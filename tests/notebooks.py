@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -113,8 +113,12 @@ def jupyterlab(folder, *cells):
 def run_cells(page, count):
     """Runs the first cells of an open JupyterLab notebook, one after another.
 
-    Until its kernel is connected, JupyterLab runs nothing and says nothing: then a cell is run again.
+    Until its kernel is connected, JupyterLab runs nothing and says nothing: then a cell is run again. On a busy machine
+    it may ask, over all the page, which kernel to use or whether to go on without its server: what it offers is taken.
     """
+    from playwright.sync_api import TimeoutError as Covered
+
+    asked = page.locator(".jp-Dialog .jp-Dialog-button.jp-mod-accept")
     page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(timeout=1000 * WAIT)
     for number in range(count):
         cell = page.locator(".jp-Notebook .jp-CodeCell").nth(number)
@@ -122,8 +126,11 @@ def run_cells(page, count):
         deadline = time.monotonic() + WAIT
         while not re.match(r"\[(\*|\d+)\]:", prompt.inner_text()):
             assert time.monotonic() < deadline, "the notebook runs no cell"
-            cell.locator(".cm-content").click()
-            page.keyboard.press("Shift+Enter")
+            if asked.count():
+                asked.first.click()
+            with suppress(Covered):  # it asks now: once more
+                cell.locator(".cm-content").click(timeout=10_000)
+                page.keyboard.press("Shift+Enter")
             page.wait_for_timeout(2000)
         cell.locator(".jp-InputPrompt", has_text=re.compile(r"\[\d+\]:")).wait_for(timeout=1000 * WAIT)
 
