@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 import torch
 from cases import SCORES, Sizes, score, tensors
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.score import Additive, ALiBi, Bias, Bilinear, Cosine, General, Rotary, Softcap, T5Bias
+from regard.score import Additive, ALiBi, Bias, Bilinear, Cosine, General, Relative, Rotary, Softcap, T5Bias
+from regard.score._tensors import project
 
 SIZES = {
     "grouped": Sizes(),
@@ -308,3 +310,50 @@ def test_steps_show_a_line_each():
     assert [line.split()[0] for line in lines] == ["Steps", *steps.__dataclass_fields__]
     assert "[1, 2, 50, 50]" in lines[4] and lines[4].endswith("0 … 1") and max(map(len, lines)) < 80
     assert "[2, 3, 3]" in repr(regard.steps(*torch.zeros(3, 2, 3, 4, device="meta")))
+
+
+# --- projections ---
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made meanwhile."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(x, torch.Tensor):
+                self.numbers = max(self.numbers, x.numel())
+        return out
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 1, 8), (2, 3, 4, 2, 8), (4, 2, 8), (0, 4, 1, 8), (3, 4, 0, 8), (3, 4, 9, 8)])
+@pytest.mark.parametrize("sets", [(4,), (1,), ()])
+def test_projections_are_products_with_the_weights_of_each_head(shape, sets):
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(*sets, 6, 8, dtype=torch.float64, requires_grad=True)
+    ours, plain = project(x, w), x @ w.mT
+    torch.testing.assert_close(ours, plain)
+    grad = torch.randn(plain.shape, dtype=torch.float64)
+    for a, b in zip(*(torch.autograd.grad(y, (x, w), grad) for y in (ours, plain)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["additive", "general", "bilinear", "relative"])
+def test_a_step_of_decoding_copies_no_weights_for_every_item(name):
+    """Broadcast over a batch, weights of each head would be copied for each item, and so would be their gradients."""
+    items, heads, dims = 64, 4, 32
+    score = {
+        "additive": lambda: Additive(dims, dims, 48, heads=heads),
+        "general": lambda: General(dims, dims, heads=heads),
+        "bilinear": lambda: Bilinear(dims, dims, 48, heads=heads),
+        "relative": lambda: Relative(dims, 16, heads=heads),
+    }[name]()
+    q = torch.randn(items, heads, 1, dims, requires_grad=True)
+    with Largest() as made:
+        out = sum(
+            x.sum() for term in score.queries(q).terms for x in vars(term).values() if isinstance(x, torch.Tensor)
+        )
+        out.backward()
+    assert made.numbers <= items * heads * 48  # not times the weights' other side

@@ -16,8 +16,20 @@ def grouped(k: Tensor, q: Tensor) -> Tensor:
 
 
 def project(x: Tensor, weight: Tensor) -> Tensor:
-    """x Wᵀ with one W for all heads, [out, in], or one per head, [heads, out, in]."""
-    return x @ weight.to(x.dtype).mT
+    """x Wᵀ with one W for all heads, [out, in], or one per head, [heads, out, in].
+
+    Broadcast over the batch, a W per head would be copied for every item: all of the work where rows are few, as in a
+    step of decoding (L = 1). There one product per head takes the rows of all items.
+    """
+    weight = weight.to(x.dtype)
+    if torch.compiler.is_compiling():  # a choice by length would be a guard on it
+        return x @ weight.mT
+    if weight.ndim < 3 or x.ndim < 4 or len(weight) != x.shape[-3] or x.shape[-2] >= weight.shape[-2]:
+        return x @ weight.mT
+    by_head = x.movedim(-3, 0)
+    rows: Tensor = by_head.flatten(1, -2) @ weight.mT  # [H, items · L, out]
+    out: Tensor = rows.unflatten(1, by_head.shape[1:-1])
+    return out.movedim(0, -3)
 
 
 def query_table(q: Tensor, r: Tensor, scale: float) -> Tensor:

@@ -189,7 +189,7 @@ class General(Score):
 
     def _weighted(self, q: Tensor) -> Tensor:
         W = self.W.to(q.dtype)
-        return q * W if self.diagonal else q @ W
+        return q * W if self.diagonal else project(q, W.mT)
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys((k,))

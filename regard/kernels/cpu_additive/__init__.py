@@ -282,9 +282,9 @@ def _panels(x: Tensor) -> tuple[Any, Any]:
     """[B, K, S, D] as one row of numbers and where each [S, D] begins, without a copy if these are dense."""
     x = x if x.stride()[2:] == (x.shape[-1], 1) else x.contiguous()
     (batch, heads, *_), (by_batch, by_head, *_) = x.shape, x.stride()
-    at = torch.arange(batch)[:, None] * by_batch + torch.arange(heads) * by_head
+    at = np.arange(batch)[:, None] * by_batch + np.arange(heads) * by_head
     size = (batch - 1) * by_batch + (heads - 1) * by_head + x.shape[-1] * x.shape[-2]
-    return x.as_strided((size,), (1,)).numpy(), at.numpy()
+    return x.as_strided((size,), (1,)).numpy(), at
 
 
 def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -325,22 +325,30 @@ def _tiles(p: Problem, block_k: int) -> tuple[Tensor, Tensor]:
         state = torch.full((1, 1, 1, 1), -1, dtype=torch.int32).expand(p.batch, p.heads, n_q, n_k)
         return state, torch.zeros(0, 1, 1, dtype=torch.bool)
     rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys)
+    if (
+        n_q == n_k == 1
+    ):  # all of a short problem, as steps of decoding are, is one tile: only its booleans are asked for
+        seen = p.mask.visible(rows, positions, cols)
+        items, heads = seen.shape[:2]
+        masks = seen.expand(items, heads, p.queries, p.keys).flatten(0, 1)
+        state = torch.arange(len(masks), dtype=torch.int32).view(items, heads, 1, 1).expand(p.batch, p.heads, 1, 1)
+        return state, F.pad(masks, (0, block_k - p.keys, 0, BLOCK_Q - p.queries))
     empty, full = p.mask.tiles(Grid(rows, positions, p.keys, BLOCK_Q, block_k))
     empty, full = torch.broadcast_tensors(empty, full)
     state = torch.where(empty, -2, torch.where(full, -1, 0)).to(torch.int32)
     state = state.expand(*state.shape[:2], n_q, n_k).contiguous()
-    masks: list[Tensor] = []
+    mixed_masks: list[Tensor] = []
     count = 0
     for i, j in (state == 0).any(0).any(0).nonzero().tolist():
         q, k = slice(i * BLOCK_Q, (i + 1) * BLOCK_Q), slice(j * block_k, (j + 1) * block_k)
         seen = p.mask.visible(rows[q], positions[:, q], cols[k])
         seen = seen.expand(*state.shape[:2], len(rows[q]), len(cols[k])).flatten(0, 1)
-        masks.append(F.pad(seen, (0, block_k - seen.shape[-1], 0, BLOCK_Q - seen.shape[-2])))
+        mixed_masks.append(F.pad(seen, (0, block_k - seen.shape[-1], 0, BLOCK_Q - seen.shape[-2])))
         mixed = state[:, :, i, j] == 0
         index = count + torch.arange(len(seen), dtype=torch.int32).view_as(mixed)
         state[:, :, i, j] = torch.where(mixed, index, state[:, :, i, j])
         count += len(seen)
-    tiles = torch.cat(masks) if masks else torch.zeros(0, 1, 1, dtype=torch.bool)
+    tiles = torch.cat(mixed_masks) if mixed_masks else torch.zeros(0, 1, 1, dtype=torch.bool)
     return state.expand(p.batch, p.heads, n_q, n_k), tiles
 
 
