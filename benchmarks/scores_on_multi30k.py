@@ -10,8 +10,9 @@ tests; then, one after the other, alone on the machine, they are timed: ms per u
 of beam search. What is done is in --records, one file, and is not done again; a table that lacks rows says so.
 BLEU is sacrebleu's on the tokenised files as they are (-tok none -s none).
 
-Multi30k has no gold word alignments. With --hansards FOLDER, AER is that of the Hansards test set, lower-cased: far
-from captions, so it compares scores and says little else.
+Multi30k has no gold word alignments: AER is measured against links found by counting (regard.aligner), sure where both
+directions find them and possible where one does. With --hansards FOLDER also against those of the Hansards test set,
+lower-cased, which people made: far from captions, so it compares scores and says little else.
 
 In the Transformer the score stands in every attention, but for Location (cross-attention alone: it cannot see keys) and
 for Relative and Rotary (self-attention, in place of sinusoids). In the RNN it is that of e_ti = a(s_{t−1}, h_i).
@@ -20,6 +21,7 @@ for Relative and Rotary (self-attention, in place of sinusoids). In the RNN it i
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -36,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 import regard.align as align
+from regard.aligner import align_words
 from regard.data import Corpus, Limits
 from regard.evaluate import evaluate
 from regard.folder import make_model
@@ -55,6 +58,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "RNN": {"kind": "rnn", "dim": 256, "hidden_dim": 512},
 }
 STAGES = ("train", "translate", "time")
+ALIGNED = ("test2016", "Hansards")
+SLOW = ("PerHead", "Additive")
+STOPPED = "stopped; goes on next time"
 LAST_MINUTE = 45.0  # seconds that one more model takes to be measured, at most
 
 
@@ -153,37 +159,59 @@ def corpora(work: Path, fitted: Fitted) -> tuple[Corpus, Corpus]:
     return train, valid
 
 
-# --- training, side by side ---
+# --- training ---
 
 
-def train(some: Sequence[tuple[str, str]], work: Path, options: argparse.Namespace, deadline: float) -> None:
-    """Until all have ended or the time has; who is stopped goes on from its last checkpoint another time."""
-    waiting, running = list(some), []
-    threads = max(1, (os.cpu_count() or 1) // max(1, min(options.side_by_side, len(waiting))))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
-    while (waiting or running) and time.monotonic() < deadline:
-        while waiting and len(running) < options.side_by_side:
-            family, score = waiting.pop(0)
-            name = slug(family, score)
-            write_whole(work / f"{name}.toml", to_toml(tables(work, family, score, options)).encode())
-            command = ["-m", "regard.tasks.translation", "--config", f"{work / name}.toml", "--out", str(work / name)]
-            with open(work / f"{name}.log", "ab") as log:
-                process = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log)
-            running.append((name, process))
-        time.sleep(0.2)
-        for name, process in [entry for entry in running if entry[1].poll() is not None]:
-            running.remove((name, process))
-            print(f"{name}: {'trained' if process.returncode == 0 else 'FAILED, see its log'}", flush=True)
-            if process.returncode:
-                print("\n".join((work / f"{name}.log").read_text().splitlines()[-5:]), flush=True)
-    for _, process in running:
+def train(work: Path, family: str, score: str, options: argparse.Namespace, deadline: float) -> None:
+    """To its end or until the time is over; what is stopped goes on from its last checkpoint another time."""
+    name = slug(family, score)
+    write_whole(work / f"{name}.toml", to_toml(tables(work, family, score, options)).encode())
+    command = ["-m", "regard.tasks.translation", "--config", f"{work / name}.toml", "--out", str(work / name)]
+    with open(work / f"{name}.log", "ab") as log:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log)
+    how = ended(process, max(1.0, deadline - time.monotonic()))
+    print(f"{name}: {how}", flush=True)
+    if process.returncode and how != STOPPED:
+        print("\n".join((work / f"{name}.log").read_text().splitlines()[-5:]), flush=True)
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float) -> str:
+    """How it ended; if it takes longer, it is asked to stop."""
+    try:
+        return "trained" if process.wait(seconds) == 0 else "FAILED, see its log"
+    except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
-    for name, process in running:
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return STOPPED
+
+
+def side_by_side(some: Sequence[tuple[str, str]], work: Path, options: argparse.Namespace, deadline: float) -> None:
+    """Each in a process of its own: this script, for one model, with records of its own. The slow ones begin."""
+    waiting, running = sorted(some, key=lambda one: one[1] not in SLOW), {}
+    threads = max(1, (os.cpu_count() or 1) // max(1, min(options.side_by_side, len(waiting))))
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    while (waiting or running) and time.monotonic() < deadline + LAST_MINUTE:
+        while waiting and len(running) < options.side_by_side and time.monotonic() < deadline:
+            family, score = waiting.pop(0)
+            own = {"families": family, "scores": score, "records": work / f"{slug(family, score)}.json"}
+            own |= {"side-by-side": 1, "results": work / "results", "minutes": (deadline - time.monotonic()) / 60}
+            given = [part for key, value in own.items() for part in (f"--{key}", str(value))]
+            stages = [stage for stage in options.stages if stage != "time"]
+            command = [sys.executable, __file__, *sys.argv[1:], *given, "--stages", *stages]
+            running[slug(family, score)] = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        time.sleep(0.2)
+        for name in [name for name, process in running.items() if process.poll() is not None]:
+            code = running.pop(name).returncode
+            print(f"{name}: {'done' if not code else 'FAILED, see its log'}", flush=True)
+        if not running and time.monotonic() > deadline:
+            break
+    for name, process in running.items():
+        process.kill()
         print(f"{name}: stopped; goes on next time", flush=True)
 
 
@@ -219,23 +247,43 @@ def ms_per_update(work: Path, family: str, score: str, options: argparse.Namespa
         return 1000 * best / len(some)
 
 
-def alignment_error(translator: Translator, folder: Path) -> dict[str, Any]:
-    """AER of the mean of heads, in the layer, shifted or not, where it is least."""
-    halves = [line.lower().split("|||") for line in lines(folder / "enfr.src-tgt")]
-    outputs = translator.forced([(" ".join(en.split()), " ".join(fr.split())) for en, fr in halves], attention=True)
-    gold = align.read_pharaoh(folder / "enfr.gold", base=1)
-    layers = next(o.translations[0].attention[0].weights.shape[0] for o in outputs if o.translations)
+Pairs = Sequence[tuple[str, str]]
+
+
+def alignment_error(translator: Translator, pairs: Pairs, gold: Sequence[align.Alignment]) -> dict[str, Any]:
+    """AER in the layer and of the head, or the mean of heads, shifted or not, where it is least."""
+    outputs = translator.forced(pairs, attention=True)
+    layers, heads = next(o.translations[0].attention[0].weights.shape[:2] for o in outputs if o.translations)
     found = []
-    for layer in range(layers):
-        for shift in (True, False):
-            linked = [
-                align.links(translator.word_weights(o.translations[0], layer=layer, shift=shift))
-                if o.translations
-                else frozenset()
-                for o in outputs
-            ]
-            found.append({"aer": 100 * align.quality(linked, gold).aer, "layer": layer, "shift": shift})
+    for layer, head, shift in itertools.product(range(layers), ("mean", *range(heads)), (True, False)):
+        linked = [
+            align.links(translator.word_weights(o.translations[0], layer=layer, head=head, shift=shift))
+            if o.translations
+            else frozenset()
+            for o in outputs
+        ]
+        found.append({"aer": 100 * align.quality(linked, gold).aer, "layer": layer, "head": head, "shift": shift})
     return min(found, key=lambda entry: entry["aer"])
+
+
+def hansards(folder: Path) -> tuple[Pairs, list[align.Alignment]]:
+    halves = [line.lower().split("|||") for line in lines(folder / "enfr.src-tgt")]
+    pairs = [(" ".join(en.split()), " ".join(fr.split())) for en, fr in halves]
+    return pairs, align.read_pharaoh(folder / "enfr.gold", base=1)
+
+
+def captions(corpus: Path, work: Path, most: int | None) -> tuple[Pairs, list[align.Alignment]]:
+    """test2016, with links found by counting in it and the training set: sure if both directions find them."""
+    sides = [lines(stem(corpus, TESTS["test2016"], side), most) for side in ("en", "fr")]
+    pairs = list(zip(*sides, strict=True))
+    path = work / "links.json"
+    if not path.exists():
+        more = zip(*(lines(work / f"train.{side}") for side in ("en", "fr")), strict=True)
+        texts = [(en.split(), fr.split()) for en, fr in (*pairs, *more)]
+        both = [align_words(texts, method=method)[: len(pairs)] for method in ("intersection", "union")]
+        write_whole(path, json.dumps([[sorted(one) for one in kind] for kind in both]).encode())
+    sure, possible = ([frozenset(map(tuple, one)) for one in kind] for kind in json.loads(path.read_text()))
+    return pairs, [align.Alignment(a, b) for a, b in zip(sure, possible, strict=True)]
 
 
 def machine(device: torch.device) -> dict[str, str]:
@@ -260,8 +308,9 @@ def translate(corpus: Path, work: Path, family: str, score: str, options: argpar
         some = lines(stem(corpus, name, "en"), options.test_lines)
         outputs = translator.outputs(some, beam=options.beam, batch_tokens=options.batch_tokens)
         record["hypotheses"][test] = [output.text for output in outputs]
+    record["alignment"] = {"test2016": alignment_error(translator, *captions(corpus, work, options.test_lines))}
     if options.hansards:
-        record["alignment"] = alignment_error(translator, options.hansards)
+        record["alignment"]["Hansards"] = alignment_error(translator, *hansards(options.hansards))
     return record
 
 
@@ -308,13 +357,14 @@ def markdown(rows: dict[str, Any]) -> str:
     left = [f"{family} {score}" for family, score in names() if (family, score) not in done]
     text = [f"PARTIAL: {len(done)} of {len(names())} models; not yet {', '.join(left)}.\n"] if left else []
     text += [
-        f"| model | score | parameters | BLEU {' / '.join(TESTS)} | AER, Hansards | ms per update | sentences/s |",
+        f"| model | score | parameters | BLEU {' / '.join(TESTS)} | AER {' / '.join(ALIGNED)} "
+        "| ms per update | sentences/s |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for family, score in done:
         row = rows[slug(family, score)]
         bleu = " / ".join(f"{row['bleu'][test]:.1f}" for test in TESTS) if row["bleu"] else "not scored yet"
-        aer = f"{row['alignment']['aer']:.1f}" if "alignment" in row else "–"
+        aer = " / ".join(f"{row['alignment'][name]['aer']:.1f}" for name in ALIGNED if name in row["alignment"])
         cells = [family, score, f"{row['parameters']:,}", bleu, aer]
         speeds = [f"{row['ms_per_update']:.1f}", f"{row['sentences_per_s']:,.0f}"] if "machine" in row else ["–", "–"]
         text.append("| " + " | ".join([*cells, *speeds]) + " |")
@@ -323,7 +373,8 @@ def markdown(rows: dict[str, Any]) -> str:
         where = next((f"{r['machine']}, torch {r['torch']}; " for r in rows.values() if "machine" in r), "")
         text.append(
             f"\n{where}{one['updates']:,} updates each, seed {one['seed']}, "
-            f"beam {one['beam']}. BLEU of tokenised text (-tok none -s none). AER: out of domain, of the best layer."
+            f"beam {one['beam']}. BLEU of tokenised text (-tok none -s none). AER of the best layer and head: on "
+            "test2016 against links found by counting, not by people; on the Hansards against people's, out of domain."
         )
     return "\n".join(text) + "\n"
 
@@ -340,31 +391,42 @@ def report(records: dict[str, Any], corpus: Path, results: Path) -> None:
 
 
 def run(corpus: Path, options: argparse.Namespace) -> None:
-    """All trained, then all translated with, then all timed, as far as the time allows."""
+    """All trained and translated with, side by side; then timed, one after the other; as far as the time allows."""
     deadline = time.monotonic() + 60 * options.minutes
     work, path = options.work, options.records
     records = json.loads(path.read_text()) if path.exists() else {}
     lay_out(corpus, work, options)
     corpora(work, Fitted.of(Settings.from_tables(tables(work, *names()[0], options)), 29_000, False))  # fills the cache
+    captions(corpus, work, options.test_lines)
     wanted = [(f, s) for f in options.families for s in options.scores]
+    left = [one for one in wanted if "hypotheses" not in records.get(slug(*one), {})]
 
     def trained(one: tuple[str, str]) -> bool:
         return (work / slug(*one) / "model.safetensors").exists()
 
-    if "train" in options.stages:
-        untrained = [one for one in wanted if slug(*one) not in records and not trained(one)]
-        train(untrained, work, options, deadline - LAST_MINUTE)
-    for stage, measure, sign in (("translate", translate, "hypotheses"), ("time", timed, "ms_per_update")):
-        for one in wanted if stage in options.stages else ():
-            record = records.get(slug(*one), {})
-            if sign in record or not trained(one):
-                continue
-            if time.monotonic() > deadline - LAST_MINUTE / 2:
-                print(f"{slug(*one)}: no time to {stage}; the same command goes on", flush=True)
-                continue
-            records[slug(*one)] = record | measure(corpus, work, *one, options)
-            write_whole(path, (json.dumps(records) + "\n").encode())
-            print(f"{slug(*one)}: {stage}d", flush=True)
+    def keep(one: tuple[str, str], found: dict[str, Any], said: str) -> None:
+        records[slug(*one)] = records.get(slug(*one), {}) | found
+        write_whole(path, (json.dumps(records) + "\n").encode())
+        print(f"{slug(*one)}: {said}", flush=True)
+
+    if options.side_by_side > 1 and set(options.stages) != {"time"}:
+        side_by_side(left, work, options, deadline - LAST_MINUTE)
+        for one in left:
+            if (own := work / f"{slug(*one)}.json").exists():
+                keep(one, json.loads(own.read_text())[slug(*one)], "translated")
+    else:
+        for one in left:
+            if "train" in options.stages and not trained(one):
+                train(work, *one, options, deadline)
+            if "translate" in options.stages and trained(one):
+                keep(one, translate(corpus, work, *one, options), "translated")
+    for one in wanted if "time" in options.stages else ():
+        if "ms_per_update" in records.get(slug(*one), {}) or not trained(one):
+            continue
+        if time.monotonic() > deadline - LAST_MINUTE / 2:
+            print(f"{slug(*one)}: no time to time it; the same command goes on", flush=True)
+            continue
+        keep(one, timed(corpus, work, *one, options), "timed")
     report(records, corpus, options.results)
 
 
