@@ -108,7 +108,11 @@ def main() -> None:
     tests = collected(options.only)
     if options.again:
         named = set(options.again.read_text(encoding="utf-8").splitlines())
+        if unknown := sorted(named - set(tests)):
+            print(f"{len(unknown)} of {options.again} are no tests any more: {', '.join(unknown[:5])} …", flush=True)
         tests = [test for test in tests if test in named]
+    if not tests:
+        raise SystemExit("no tests were found: look at --only and --again")
     large = [test for test in tests if any(part in test for part in LARGE)]
     small = [test for test in tests if test not in set(large)]
     random.Random(0).shuffle(small)

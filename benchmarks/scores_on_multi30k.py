@@ -42,7 +42,7 @@ from regard.aligner import align_words
 from regard.data import Corpus, Limits
 from regard.evaluate import evaluate
 from regard.folder import make_model
-from regard.store import to_toml
+from regard.store import read_toml, to_toml
 from regard.tasks._settings import Fitted, Settings
 from regard.tasks.translation import Translation
 from regard.text import Subwords, write_whole
@@ -296,10 +296,11 @@ def translate(corpus: Path, work: Path, family: str, score: str, options: argpar
     folder = work / slug(family, score)
     translator = load(folder, device=None if options.device == "auto" else options.device)
     final = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    training = read_toml(folder / "config.toml")["training"]
     record: dict[str, Any] = {
         "parameters": sum(p.numel() for p in translator.model.parameters()),
-        "updates": options.updates,
-        "seed": options.seed,
+        "updates": training["updates"],
+        "seed": training["seed"],
         "valid_loss": final.get("valid_loss"),
         "beam": options.beam,
         "hypotheses": {},
@@ -356,6 +357,8 @@ def markdown(rows: dict[str, Any]) -> str:
     done = [(family, score) for family, score in names() if slug(family, score) in rows]
     left = [f"{family} {score}" for family, score in names() if (family, score) not in done]
     text = [f"PARTIAL: {len(done)} of {len(names())} models; not yet {', '.join(left)}.\n"] if left else []
+    if untimed := [f"{family} {score}" for family, score in done if "machine" not in rows[slug(family, score)]]:
+        text.append(f"NOT TIMED: {', '.join(untimed)}.\n")
     text += [
         f"| model | score | parameters | BLEU {' / '.join(TESTS)} | AER {' / '.join(ALIGNED)} "
         "| ms per update | sentences/s |",
@@ -379,6 +382,10 @@ def markdown(rows: dict[str, Any]) -> str:
     return "\n".join(text) + "\n"
 
 
+def read_records(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def report(records: dict[str, Any], corpus: Path, results: Path) -> None:
     rows = scored(records, corpus)
     table = markdown(rows)
@@ -394,37 +401,45 @@ def run(corpus: Path, options: argparse.Namespace) -> None:
     """All trained and translated with, side by side; then timed, one after the other; as far as the time allows."""
     deadline = time.monotonic() + 60 * options.minutes
     work, path = options.work, options.records
-    records = json.loads(path.read_text()) if path.exists() else {}
+    records = read_records(path)
     lay_out(corpus, work, options)
     corpora(work, Fitted.of(Settings.from_tables(tables(work, *names()[0], options)), 29_000, False))  # fills the cache
     captions(corpus, work, options.test_lines)
     wanted = [(f, s) for f in options.families for s in options.scores]
-    left = [one for one in wanted if "hypotheses" not in records.get(slug(*one), {})]
 
     def trained(one: tuple[str, str]) -> bool:
         return (work / slug(*one) / "model.safetensors").exists()
 
+    def lacks(one: tuple[str, str], sign: str) -> bool:
+        return sign not in records.get(slug(*one), {})
+
     def keep(one: tuple[str, str], found: dict[str, Any], said: str) -> None:
+        """Beside what others may have written meanwhile."""
+        records.update(read_records(path))
         records[slug(*one)] = records.get(slug(*one), {}) | found
         write_whole(path, (json.dumps(records) + "\n").encode())
         print(f"{slug(*one)}: {said}", flush=True)
 
+    gone = [one for one in wanted if "time" in options.stages and lacks(one, "ms_per_update") and not trained(one)]
+    left = [one for one in wanted if lacks(one, "hypotheses") or one in gone]
     if options.side_by_side > 1 and set(options.stages) != {"time"}:
         side_by_side(left, work, options, deadline - LAST_MINUTE)
         for one in left:
-            if (own := work / f"{slug(*one)}.json").exists():
-                keep(one, json.loads(own.read_text())[slug(*one)], "translated")
+            if found := read_records(work / f"{slug(*one)}.json").get(slug(*one)):
+                keep(one, found, "translated")
     else:
         for one in left:
             if "train" in options.stages and not trained(one):
                 train(work, *one, options, deadline)
-            if "translate" in options.stages and trained(one):
+            if "translate" in options.stages and trained(one) and lacks(one, "hypotheses"):
                 keep(one, translate(corpus, work, *one, options), "translated")
     for one in wanted if "time" in options.stages else ():
-        if "ms_per_update" in records.get(slug(*one), {}) or not trained(one):
+        if not lacks(one, "ms_per_update"):
             continue
-        if time.monotonic() > deadline - LAST_MINUTE / 2:
-            print(f"{slug(*one)}: no time to time it; the same command goes on", flush=True)
+        if not trained(one) or time.monotonic() > deadline - LAST_MINUTE / 2:
+            print(
+                f"{slug(*one)}: not timed, {'there was no time' if trained(one) else 'it is not trained'}", flush=True
+            )
             continue
         keep(one, timed(corpus, work, *one, options), "timed")
     report(records, corpus, options.results)

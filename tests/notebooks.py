@@ -126,9 +126,9 @@ def run_cells(page, count):
         deadline = time.monotonic() + WAIT
         while not re.match(r"\[(\*|\d+)\]:", prompt.inner_text()):
             assert time.monotonic() < deadline, "the notebook runs no cell"
-            if asked.count():
-                asked.first.click()
-            with suppress(Covered):  # it asks now: once more
+            with suppress(Covered):  # it asks now, or no longer: once more
+                if asked.count():
+                    asked.first.click(timeout=5_000)
                 cell.locator(".cm-content").click(timeout=10_000)
                 page.keyboard.press("Shift+Enter")
             page.wait_for_timeout(2000)

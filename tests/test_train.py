@@ -237,12 +237,19 @@ def test_replayed_graphs_do_the_same(monkeypatch):
 
     from regard.train import engine as module
 
+    waited = []
+
     class Stream:
         def __init__(self, *_): ...
-        def wait_stream(self, _): ...
+        def wait_stream(self, other):
+            waited.append(other)
 
     class Again(module.GraphEngine):
         replays = 0
+
+        def backward(self, *given, **options):
+            assert waited.count("current") == update  # for zeros and moments that were written on another stream
+            super().backward(*given, **options)
 
         def _captured(self, work):
             def replay():
@@ -252,7 +259,7 @@ def test_replayed_graphs_do_the_same(monkeypatch):
             return type("Graph", (), {"replay": staticmethod(replay)})
 
     for name, fake in (
-        ("Stream", Stream), ("current_stream", lambda *_: None), ("graph_pool_handle", lambda: 0),
+        ("Stream", Stream), ("current_stream", lambda *_: "current"), ("graph_pool_handle", lambda: 0),
         ("stream", lambda _: contextlib.nullcontext()),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, fake)

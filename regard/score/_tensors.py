@@ -24,7 +24,9 @@ def project(x: Tensor, weight: Tensor) -> Tensor:
     weight = weight.to(x.dtype)
     if torch.compiler.is_compiling():  # a choice by length would be a guard on it
         return x @ weight.mT
-    if weight.ndim < 3 or x.ndim < 4 or len(weight) != x.shape[-3] or x.shape[-2] >= weight.shape[-2]:
+    if weight.ndim < 3 or x.ndim < 4 or weight.shape[0] != x.shape[-3] or x.shape[:-3].numel() == 1:
+        return x @ weight.mT
+    if x.shape[-2] >= min(weight.shape[-2:]):  # here copying W is the lesser work
         return x @ weight.mT
     by_head = x.movedim(-3, 0)
     rows: Tensor = by_head.flatten(1, -2) @ weight.mT  # [H, items · L, out]

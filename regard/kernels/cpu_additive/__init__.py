@@ -282,7 +282,7 @@ def _panels(x: Tensor) -> tuple[Any, Any]:
     """[B, K, S, D] as one row of numbers and where each [S, D] begins, without a copy if these are dense."""
     x = x if x.stride()[2:] == (x.shape[-1], 1) else x.contiguous()
     (batch, heads, *_), (by_batch, by_head, *_) = x.shape, x.stride()
-    at = np.arange(batch)[:, None] * by_batch + np.arange(heads) * by_head
+    at = np.arange(batch, dtype=np.int64)[:, None] * by_batch + np.arange(heads, dtype=np.int64) * by_head
     size = (batch - 1) * by_batch + (heads - 1) * by_head + x.shape[-1] * x.shape[-2]
     return x.as_strided((size,), (1,)).numpy(), at
 
@@ -325,14 +325,12 @@ def _tiles(p: Problem, block_k: int) -> tuple[Tensor, Tensor]:
         state = torch.full((1, 1, 1, 1), -1, dtype=torch.int32).expand(p.batch, p.heads, n_q, n_k)
         return state, torch.zeros(0, 1, 1, dtype=torch.bool)
     rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys)
-    if (
-        n_q == n_k == 1
-    ):  # all of a short problem, as steps of decoding are, is one tile: only its booleans are asked for
+    if n_k == 1 and p.queries <= FEW:  # as in steps of decoding: only the booleans of the one tile are asked for
         seen = p.mask.visible(rows, positions, cols)
         items, heads = seen.shape[:2]
         masks = seen.expand(items, heads, p.queries, p.keys).flatten(0, 1)
         state = torch.arange(len(masks), dtype=torch.int32).view(items, heads, 1, 1).expand(p.batch, p.heads, 1, 1)
-        return state, F.pad(masks, (0, block_k - p.keys, 0, BLOCK_Q - p.queries))
+        return state, masks.contiguous()
     empty, full = p.mask.tiles(Grid(rows, positions, p.keys, BLOCK_Q, block_k))
     empty, full = torch.broadcast_tensors(empty, full)
     state = torch.where(empty, -2, torch.where(full, -1, 0)).to(torch.int32)
