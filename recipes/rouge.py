@@ -12,31 +12,21 @@ references the best by each. The longest three lines of SAMSum's test dialogues 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regard.data.documents import flat, parsed, texts_of
-from regard.data.readers import Bad
+from regard.data.documents import with_references
 from regard.rouge import rouge
 from regard.search import SummarySearch
 
 
 def read(path: Path, keys: tuple[str, str]) -> list[tuple[list[str], list[str]]]:
     """The lines of each document, and its references."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
-        found = []
-        for number, line in enumerate(file, 1):
-            entry = parsed(line, f"{path}:{number}")
-            sides = [entry if isinstance(entry, Bad) else texts_of(entry, key, f"{path}:{number}") for key in keys]
-            if bad := next((side for side in sides if isinstance(side, Bad)), None):
-                raise ValueError(str(bad))
-            lines = [line for text in sides[0] for line in text.splitlines() if line.strip()]
-            found.append((lines, [flat(text) for text in sides[1]]))
-    return found
+    found = with_references(path, keys)
+    return [([line for line in text.splitlines() if line.strip()], wanted) for text, wanted in found]
 
 
 def lead(count: int) -> Callable[[list[str]], str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+from regard.characters import clusters, width
 
 __all__ = [
     "Alignment",
@@ -388,24 +389,3 @@ def _shade(share: float) -> str:
 
 def _cell(mark: str, left: str, right: str) -> str:
     return left + mark + (right if width(mark) < 2 or right != " " else "")
-
-
-def clusters(word: str) -> Iterator[str]:
-    """A word's characters, each with the marks that combine with it."""
-    cluster = ""
-    for char in word:
-        if cluster and not (unicodedata.combining(char) or char in "\u200d\ufe0f" or cluster.endswith("\u200d")):
-            yield cluster
-            cluster = ""
-        cluster += char
-    if cluster:
-        yield cluster
-
-
-def width(text: str) -> int:
-    """Columns that a terminal takes for a text.
-
-    >>> width("Tokyo"), width("東京"), width("cafe\u0301")
-    (5, 4, 4)
-    """
-    return sum(2 if unicodedata.east_asian_width(c[0]) in "WF" else 1 for c in clusters(text))

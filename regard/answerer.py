@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.align import by_word
+from regard.characters import border
 from regard.reading import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
 from regard.store import find
 from regard.text import Encoded, checked
@@ -224,13 +224,8 @@ def whole(text: str, start: int, end: int) -> tuple[int, int]:
         end -= 1
     if start == end:
         return start, end
-    while start > 0 and (_joins(text[start]) or text[start - 1] == "\u200d"):
+    while not border(text, start):
         start -= 1
-    while end < len(text) and (_joins(text[end]) or text[end - 1] == "\u200d"):
+    while not border(text, end):
         end += 1
     return start, end
-
-
-def _joins(char: str) -> bool:
-    """Does it belong to the character before it: a combining mark, a joiner, a skin tone?"""
-    return unicodedata.category(char).startswith("M") or char == "\u200d" or "\U0001f3fb" <= char <= "\U0001f3ff"

@@ -38,8 +38,10 @@ def message(error: Exception) -> str:
 class Job:
     """Lines through a model: bad ones are reported and give nothing, the others go on; a bar if somebody looks."""
 
-    def __init__(self, strict: bool, noun: str = "lines") -> None:
+    def __init__(self, strict: bool, noun: str = "lines", *, failed: Callable[..., Any] | None = None) -> None:
+        """``failed`` makes an output of a ``problem``: that of what the lines go through, a translator's by default."""
         self.strict, self.noun, self.count, self.bad = strict, noun, 0, 0
+        self.failed = failed
         self.bar: Any = None
 
     def __enter__(self) -> Job:
@@ -74,7 +76,7 @@ class Job:
             self.bar.update(self.task, total=(self.bar.tasks[0].total or 0) + len(good))
         done = dict(zip(good, work(list(good.values()), progress=self.step, **options), strict=True))
         for i, item in enumerate(items):
-            found = done.get(i) or Output(problem=item.problem)
+            found = done.get(i) or (self.failed or Output)(problem=item.problem)
             self.count += 1
             if found.problem and self.strict:
                 raise ValueError(f"{item.where}: {found.problem}")
@@ -139,7 +141,7 @@ def sources_drawn(summary: Summary) -> list[str]:
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
-    from regard.align import width
+    from regard.characters import width
 
     lines, room = [""], columns()
     for word in words:
@@ -156,7 +158,7 @@ def _pieces(word: str, room: int) -> list[str]:
     >>> _pieces("gate", 5), _pieces("東京都", 5)
     (['gate'], ['東京', '都'])
     """
-    from regard.align import clusters, width
+    from regard.characters import clusters, width
 
     found, taken = [""], 0
     for sign in clusters(word):
@@ -253,7 +255,7 @@ def read_aloud(context: str, found: Answer, *, width: int | None = None, around:
     """
     if found.attention is None:
         return []
-    from regard.align import width as wide
+    from regard.characters import width as wide
 
     weights = found.attention.mean(0)
     peak = max(float(weights.max()), 1e-9)
@@ -298,7 +300,8 @@ def table(report: list[dict[str, Any]]) -> str:
     lines = []
     for entry in report:
         lines.append(entry["name"])
-        lines += [f"  {s['name']:5} {s['score']:6.2f}   {s['signature']}" for s in entry["scores"]]
+        wide = max((len(s["name"]) for s in entry["scores"]), default=5)
+        lines += [f"  {s['name']:{max(wide, 5)}} {s['score']:6.2f}   {s['signature']}" for s in entry["scores"]]
         for d in entry.get("against", {}).get("differences", ()):
             lines.append(
                 f"  {d['name']:5} {d['difference']:+6.2f}   against {entry['against']['name']}: "

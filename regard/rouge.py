@@ -14,7 +14,11 @@ def rouge(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
 
     Summaries are cut into lines and sentences, as ROUGE-L over summaries wants them.
     """
-    from rouge_score.rouge_scorer import RougeScorer
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ModuleNotFoundError as error:
+        why = 'ROUGE is counted by the package rouge-score, which is not installed: pip install "regard[rouge]"'
+        raise ModuleNotFoundError(why) from error
 
     if len(outputs) != len(references) or not outputs:
         raise ValueError(f"expected as many outputs as references, got {len(outputs):,} and {len(references):,}")

@@ -5,7 +5,9 @@ Documents are sorted by length and decoded in batches; what comes back is in the
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,6 +164,7 @@ class Summarizer:
         if length is not None and length < 1:
             raise ValueError(f"length: expected at least 1 word, got {length}")
         base = SummarySearch.of(options)
+        most = math.inf if base.max_length is None else base.max_length
         outputs = [self._checked(text) for text in documents]
         good = [i for i, output in enumerate(outputs) if not output.problem]
         encoded = dict(zip(good, self.subwords.encode_batch([flat(documents[i]) for i in good]), strict=True))
@@ -173,6 +176,9 @@ class Summarizer:
             found = self._decode([encoded[i] for i in some], base, number, length, consensus)
             for i, rows in zip(some, found, strict=True):
                 outputs[i].summaries = [summary_of(documents[i], encoded[i], *one, self.subwords) for one in rows]
+                if length is None and rows and len(rows[0][0].tokens) > most:  # with the end symbol
+                    cut = f"the summary was ended at {most:,} subwords, the most that were allowed"
+                    outputs[i].note = "; ".join(filter(None, (outputs[i].note, cut)))
             if progress:
                 progress(len(batch))
         return outputs
@@ -327,9 +333,10 @@ def _as_they_are(tokens: Sequence[int], subwords: Cutter) -> Target:
         if not groups or subwords.token(token)[:1].isspace():
             groups.append([])
         groups[-1].append(i)
-    words = [subwords.decode([tokens[i] for i in group]).strip() for group in groups]
-    kept = [k for k, word in enumerate(words) if word and word != MARK]
-    text = subwords.decode(tokens).strip().replace(f" {MARK} ", "\n")
+    words = [subwords.decode([tokens[i] for i in group]).replace(MARK, "").strip() for group in groups]
+    kept = [k for k, word in enumerate(words) if word]
+    text = re.sub(rf"(?<=\S){MARK}(?=\S)", "", subwords.decode(tokens))  # within a word it is no line end
+    text = re.sub(rf"\s*{MARK}\s*", "\n", text).strip()
     return text, tuple(words[k] for k in kept), [groups[k] for k in kept]
 
 

@@ -371,7 +371,9 @@ def refuse_other_tasks(path: Path, task: str) -> None:
     """A folder of a task that is used in another way is told by name, and not by what is missing from it."""
     found = task_of(path)
     if found not in TASKS or TASKS[found].loads != TASKS[task].loads:
-        raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; regard.load opens any of them")
+        command = TASKS[found].command if found in TASKS else ""
+        how = f"`regard {command}` uses this one, " if command else ""
+        raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; {how}regard.load opens any")
 
 
 def device_of(device: str | torch.device | None) -> torch.device:

@@ -48,6 +48,7 @@ LAYOUT = [
     "train",
     "reading",
     "squad",
+    "characters",
     "align",
     "aligner",
     "plot",

@@ -333,3 +333,35 @@ def test_training_from_the_command_line(tmp_path, capsys):
     assert "there are no questions in" in capsys.readouterr().err
     with pytest.raises(ValueError, match="bad must be raise or skip"):
         Settings.from_tables({"data": {"bad": "x"}})
+
+
+def test_marks_from_the_command_line(run, folder, tmp_path):
+    some = list(asked.questions(30, 2))
+    path = tmp_path / "dev.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in some))
+    done = run("evaluate", "--model", folder[0], "--questions", path, "--device", "cpu", "--json")
+    (found,) = json.loads(done.out)
+    answerer = regard.load(folder[0], device="cpu")
+    answers = answerer.answers([(one["context"], one["question"]) for one in some])
+    marks = quality([a.text for a in answers], [[a["text"] for a in one["answers"]] for one in some])
+    assert [score["score"] for score in found["scores"]] == [marks.exact, marks.f1] and marks.f1 > 50
+    path.write_text("")
+    done = run("evaluate", "--model", folder[0], "--questions", path)
+    assert done.code == 2 and "there are no questions in it" in done.err
+    done = run("evaluate", "--questions", path)
+    assert done.code == 2 and "give the --model" in done.err
+
+
+def test_drawings_do_not_mix_with_json(run, folder, text):
+    done = run("answer", "-m", folder[0], "-c", text, "What?", "--json", "--show")
+    assert done.code == 2 and "give one of them" in done.err
+
+
+def test_settings_of_a_model_that_cannot_be_are_told_before_anything_is_written(tmp_path, capsys):
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in asked.questions(20, 1)))
+    assert main(["--questions", str(path), "--score", "nonsense", "--out", str(tmp_path / "model")]) == 2
+    assert "score kind must be one of" in capsys.readouterr().err and not (tmp_path / "model").exists()
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--decoder-layers" not in capsys.readouterr().out

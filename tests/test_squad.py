@@ -110,17 +110,35 @@ def test_tsv(tmp_path):
         ("a.json", '{"data": 3}', r"not in SQuAD's format"),
         ("a.json", squad([{"text": "Bo", "answer_start": 3}]), "'Bo' is not at character 3 of the context"),
         ("a.json", squad([{"text": "Bo", "answer_start": -2}]), "is not at character -2"),
+        ("a.json", squad([{"text": "Ana", "answer_start": -1}]), "'Ana' is not at character -1"),
         ("a.json", squad([{"text": "Eve"}]), "'Eve' is not in the context"),
+        (
+            "a.json",
+            squad({"text": ["Bo", "Ana"], "answer_start": [21]}),
+            "as many places under 'answer_start' as texts",
+        ),
+        ("a.json", squad({"text": ["Bo"], "answer_start": 21}), "as many places under .answer_start."),
+        ("a.json", squad([]).replace('"answers"', '"answer"'), "under 'answers', got no such key, but .*'answer'"),
+        (
+            "a.json",
+            '{"data": [{"paragraphs": [{"context": "x", "qas": 5}]}]}',
+            "paragraph 1: .*list under 'qas', got a int",
+        ),
         (
             "a.jsonl",
             "{}\n",
             "a.jsonl:1: no text under a key .expected a string under .context., got no .* none",
         ),
         ("a.jsonl", '{"text": "x"}\n', "under 'context', got no such key, but 'text'.*--set data.bad=skip"),
-        ("a.jsonl", '{"context": "x", "question": " "}\n', "empty side .question"),
+        ("a.jsonl", '{"context": "x", "question": " ", "answers": []}\n', "empty side .question"),
+        (
+            "a.jsonl",
+            '{"context": "x", "question": "y", "answer": "x"}\n',
+            "empty if there is none, under 'answers', got no",
+        ),
         ("a.jsonl", '{"context": "x", "question": "y", "answers": [3]}\n', "expected the text of an answer, got 3"),
         ("a.jsonl", "nonsense\n", "a.jsonl:1: not JSON"),
-        ("a.jsonl", '{"context": "\\ud800", "question": "y"}\n', "lone surrogate"),
+        ("a.jsonl", '{"context": "\\ud800", "question": "y", "answers": []}\n', "lone surrogate"),
         ("a.tsv", "only one\n", "wrong number of columns"),
     ],
 )
@@ -138,3 +156,7 @@ def test_bad_lines_may_be_skipped_and_are_counted(tmp_path):
     assert (report.read, report.kept, report.bad["not JSON"]) == (3, 2, 1)
     with pytest.raises(FileNotFoundError, match="there is no such file"):
         list(read_questions(tmp_path / "none.json"))
+    for name in ("folder.json", "folder.jsonl"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(IsADirectoryError, match="expected a file, got a folder"):
+            list(read_questions(tmp_path / name))

@@ -15,7 +15,7 @@ from regard.console import sources_drawn, summary_pictured
 from regard.data.documents import flat
 from regard.decode import Hypothesis
 from regard.search import SummarySearch
-from regard.summarizer import Read, Summary, likest, summary_of
+from regard.summarizer import Read, Summary, _as_they_are, likest, summary_of
 from regard.text import Subwords
 
 
@@ -253,6 +253,11 @@ def test_of_a_summary_without_words_there_is_no_figure(tmp_path, capsys):
         (["--min-length", "9", "--max-length", "3", "x"], b"", "--max-length 3 is less than --min-length 9"),
         (["-i", "nowhere.txt"], b"", "nowhere.txt: No such file"),
         (["-i", "nowhere.txt", "x"], b"", "not both"),
+        (["-i", "."], b"", "expected a file, got a folder"),
+        (["--show"], b"abc\xff", "not UTF-8 (byte 0xff at 3)"),
+        (["--lines"], b"", "there are no documents"),
+        (["--key", "d"], b"", "there are no documents"),
+        (["--plot", "nowhere/s.svg", "x"], b"", "there is no folder nowhere"),
     ],
 )
 def test_mistakes_are_told_in_a_line(run, folder, arguments, stdin, says):
@@ -271,3 +276,50 @@ def test_one_bad_document_of_two(run, folder, tmp_path):
     assert done.code == 2 and "not UTF-8" in done.err
     done = run("summarize", "-m", "en-fr-nowhere", "x")
     assert done.code == 2 and "there is no such model folder" in done.err
+
+
+def test_bad_documents_among_others_are_drawn_over(run, folder, tmp_path):
+    """What could not be read has no summaries: neither a drawing nor a figure asks for them."""
+    lines = b'{"x": 1}\n' + json.dumps({"d": CHAT}).encode() + b"\n\xff\n"
+    done = run("summarize", "-m", folder, "--key", "d", "--show", "--plot", tmp_path / "s.svg", stdin=lines)
+    assert done.code == 0 and "2 of 3 documents could not be used" in done.err and "█" in done.out.decode()
+    assert (tmp_path / "s.svg").exists()
+    (tmp_path / "kept").write_text("before")
+    done = run("summarize", "-m", folder, "--lines", "--output", tmp_path / "kept", stdin=b"")
+    assert done.code == 2 and (tmp_path / "kept").read_text() == "before"
+
+
+def test_a_summary_that_was_ended_is_told(run, folder, summarizer):
+    done = run("summarize", "-m", folder, "--max-length", "2", CHAT)
+    assert done.code == 0 and "argument 1: the summary was ended at 2 subwords, the most that were allowed" in done.err
+    (whole,) = summarizer.outputs([CHAT])
+    assert not whole.note
+
+
+def test_marks_of_line_ends_are_in_no_summary():
+    subwords = Subwords.learn([["Ann ¶ Bob¶ Cy¶Dee ¶"] * 20], 300)
+    for text, lines in (("Ann ¶ Bob", "Ann\nBob"), ("Ann¶ Bob ¶", "Ann\nBob"), ("Ann¶Bob Cy", "AnnBob Cy")):
+        found, words, groups = _as_they_are(subwords.encode(text).ids, subwords)
+        assert found == lines and list(words) == lines.split() and len(groups) == len(words)
+
+
+def test_rouge_from_the_command_line(run, folder, tmp_path):
+    rows = [{"d": [CHAT, " "], "s": WANTED}, {"d": CHAT, "s": [WANTED, "Nobody knows."]}]
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run("evaluate", "--model", folder, "--documents", path, "--keys", "d", "s", "--json")
+    (found,) = json.loads(done.out)
+    assert done.code == 0 and [score["name"] for score in found["scores"]] == ["ROUGE-1", "ROUGE-2", "ROUGE-L"]
+    assert found["scores"][0]["score"] == pytest.approx(100) and "2 documents" in found["scores"][0]["signature"]
+    done = run("evaluate", "--model", folder, "--documents", path, "--keys", "d", "s")
+    assert "ROUGE-2 100.00   rouge-score" in done.out.decode()
+    for arguments, says in (
+        (["--documents", path, "--questions", path], "give one of them"),
+        (["--documents", path, "--reference", path], "--reference: for translations"),
+        (["out.fr", "--documents", path], "out.fr: for translations"),
+        (["--documents", path], "no such key, but 'd', 's'"),
+        (["--source", path, "--reference", path], "`regard summarize` uses this one"),
+        ([], "give --reference"),
+    ):
+        done = run("evaluate", "--model", folder, *arguments)
+        assert done.code == 2 and says in done.err, (arguments, done.err)

@@ -45,6 +45,8 @@ def _files(input: list[Path] | None) -> list[Path]:
     """The files that are to be read, "-" where none is named; one that is not there is told before anything is done."""
     paths = input or [Path("-")]
     for path in paths:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path}: expected a file, got a folder")
         if str(path) != "-":
             open(path, "rb").close()
     return paths

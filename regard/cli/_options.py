@@ -52,6 +52,8 @@ def can_draw(path: Path | None) -> None:
 
     need()
     suffix_of(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent} to draw it into")
 
 
 def said(context: typer.Context, *options: str) -> str:

@@ -50,6 +50,8 @@ def answer(
     """
     if str(context) == "-" and not (question or input):
         raise ValueError("the context and the questions cannot both be read from the standard input")
+    if as_json and show:
+        raise ValueError("--json is for programs and --show for people: give one of them")
     can_draw(plot)
     text, lines = whole_text(context), list(lines_given(question, None if input is None else [input]))
     if not lines:

@@ -1,15 +1,18 @@
-"""``regard evaluate``: how good translations are."""
+"""``regard evaluate``: how good translations, summaries or answers are."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regard.cli._options import DEFAULT_MODEL, BatchTokens, Device, EngineName, Int8, OwnBeam, load_translator, said
-from regard.console import Job, table
+from regard.console import Job, say, table
 from regard.lines import Line, text_of
 
 
@@ -17,10 +20,17 @@ def evaluate(
     context: typer.Context,
     outputs: Annotated[list[Path] | None, typer.Argument(metavar="[OUTPUT]...", help="Files of translations.")] = None,
     *,
-    reference: Annotated[Path, typer.Option("--reference", "-r", help="What they should have been.")],
+    reference: Annotated[Path | None, typer.Option("--reference", "-r", help="What they should have been.")] = None,
     source: Annotated[Path | None, typer.Option("--source", "-s", help="What --model is to translate.")] = None,
     model: Annotated[
         list[str] | None, typer.Option("--model", "-m", help="Translate --source with this, not the bundled model.")
+    ] = None,
+    documents: Annotated[
+        Path | None, typer.Option(help="Summarize these with --model: JSON lines with documents and summaries.")
+    ] = None,
+    keys: Annotated[tuple[str, str], typer.Option(help="The keys of --documents.")] = ("document", "summary"),
+    questions: Annotated[
+        Path | None, typer.Option(help="Answer these with --model: SQuAD's JSON, JSON lines or TSV.")
     ] = None,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenized text.")] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
@@ -34,7 +44,7 @@ def evaluate(
     int8: Int8 = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """BLEU and chrF of translations, with sacrebleu's signatures.
+    """BLEU and chrF of translations, with sacrebleu's signatures; ROUGE of summaries; EM and F1 of answers.
 
     \b
     regard evaluate output.fr --reference test.fr
@@ -42,9 +52,29 @@ def evaluate(
     regard evaluate --model model/ --source test.en --reference test.fr
     regard evaluate old.fr new.fr --reference test.fr --bootstrap 1000
     regard evaluate output.tok.fr --reference test.tok.fr --tokenize none --smooth none
+    regard evaluate --model summarizer/ --documents test.jsonl --keys dialogue summary
+    regard evaluate --model reader/ --questions dev.json
 
     With --bootstrap, p is how likely chance alone makes a difference as large as that to the first output.
     """
+    if documents is not None or questions is not None:
+        of_text = ("reference", "source", "tokenize", "lowercase", "smooth", "bootstrap", "seed", "beam", "engine")
+        if outputs or (idle := said(context, *of_text)):
+            raise ValueError(f"{idle if not outputs else outputs[0]}: for translations, not for summaries or answers")
+        if documents is not None and questions is not None:
+            raise ValueError("--documents are for summarizers and --questions for readers: give one of them")
+        if not model:
+            raise ValueError("give the --model to be measured")
+        measured: Callable[[str, str | None], list[dict[str, Any]]]
+        if documents is not None:
+            measured = partial(_summaries, documents, keys)
+        elif questions is not None:
+            measured = partial(_answers, questions)
+        scored = [{"name": name, "scores": measured(name, device)} for name in model]
+        typer.echo(json.dumps(scored, indent=1) if as_json else table(scored))
+        return
+    if reference is None:
+        raise ValueError("give --reference, what the translations should have been")
     from regard.evaluate import compare, evaluate
 
     if source is None and (model or not outputs):
@@ -81,3 +111,35 @@ def evaluate(
             entry["against"] = {"name": report[0]["name"], "differences": [c._asdict() for c in compared]}
         report.append(entry)
     typer.echo(json.dumps(report, indent=1) if as_json else table(report))
+
+
+def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | None) -> list[dict[str, Any]]:
+    """ROUGE of a summarizer, with its own search."""
+    from regard.data.documents import with_references
+    from regard.rouge import rouge
+    from regard.summarizer import Output, load
+
+    pairs = with_references(documents, keys)
+    lines = [Line(f"{documents}:{i}", text) for i, (text, _) in enumerate(pairs, 1)]
+    with Job(strict=False, noun="documents", failed=Output) as job:
+        texts = [found.text for found in job.run(lines, load(name, device=device).outputs)]
+    found = rouge(texts, [wanted for _, wanted in pairs])
+    signature = f"rouge-score {version('rouge-score')}, stemmed, F1, {len(pairs):,} documents"
+    return [{"name": kind.replace("rouge", "ROUGE-"), "score": x, "signature": signature} for kind, x in found.items()]
+
+
+def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, Any]]:
+    """Exact match and F1 of a reader."""
+    from regard.answerer import load
+    from regard.data.questions import read_questions
+    from regard.squad import quality
+
+    asked = list(read_questions(questions))
+    if not asked:
+        raise ValueError(f"{questions}: there are no questions in it")
+    found = load(name, device=device).answers([(q.context, q.question) for q in asked])
+    if odd := [answer.problem for answer in found if answer.problem]:
+        say(f"{len(odd):,} of {len(asked):,} questions could not be asked and count as not answered: {odd[0]}")
+    marks = quality([answer.text for answer in found], [q.answers for q in asked])
+    signature = f"as SQuAD counts, {marks.questions:,} questions"
+    return [{"name": kind, "score": x, "signature": signature} for kind, x in (("EM", marks.exact), ("F1", marks.f1))]

@@ -65,10 +65,10 @@ def summarize(
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
     with Writer(output) as writer:
         with starting():
-            from regard.summarizer import load
+            from regard.summarizer import Output, load
 
             summarizer = load(model, device=device, int8=int8)
-        with Job(strict, "documents") as job:
+        with Job(strict, "documents", failed=Output) as job:
             for some in windows(documents, 1000):
                 for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
                     writer.write([found.text])
@@ -78,5 +78,7 @@ def summarize(
                         summary_pictured(plot, found.summaries[0])
                         plot = None  # the first one only
                 writer.flush()
-        if job.bad and job.bad == job.count:
+        if not job.count:
+            raise ValueError("there are no documents: what was given is empty")
+        if job.bad == job.count:
             raise typer.Exit(2)  # within the writer, so that a file of before stays

@@ -80,6 +80,21 @@ class Documents(_OneFile):
             yield _pair(flat("\n".join(source)), flat(target), where, where)
 
 
+def with_references(path: PathLike, keys: tuple[str, str] = ("document", "summary")) -> list[tuple[str, list[str]]]:
+    """Documents as they are, each with all of its summaries, of JSON lines: what a model is measured on."""
+    found = []
+    for where, line in numbered(path):
+        entry = line if isinstance(line, Bad) else parsed(line, where)
+        sides = [entry] if isinstance(entry, Bad) else [texts_of(entry, key, where) for key in keys]
+        if bad := next((side for side in sides if isinstance(side, Bad)), None):
+            raise ValueError(str(bad))
+        document, summaries = (side for side in sides if not isinstance(side, Bad))
+        found.append(("\n".join(document), [flat(text) for text in summaries]))
+    if not found:
+        raise ValueError(f"{path}: there are no documents in it")
+    return found
+
+
 def texts_of(entry: dict[str, Any], key: str, where: str) -> list[str] | Bad:
     """The texts under a key: a string, or a list of some."""
     value = entry.get(key)

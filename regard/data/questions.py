@@ -4,7 +4,8 @@
     .jsonl  {"context": …, "question": …, "answers": ["text", {"text": …, "start": 17}, …]} on each line
     .tsv    context TAB question TAB answer TAB answer … on each line
 
-An answer without a place is taken where it stands first. No answers: the context does not tell (SQuAD 2.0).
+An answer without a place is taken where it stands first. An empty list of answers, or no column: the context does not
+tell (SQuAD 2.0).
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def read_questions(
 def _squad(path: Path) -> Iterator[Question | Bad]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected a file, got a folder")
     raw = path.read_bytes()
     try:
         whole = json.loads(gzip.decompress(raw) if raw[:3] == b"\x1f\x8b\x08" else raw)
@@ -66,13 +69,16 @@ def _squad(path: Path) -> Iterator[Question | Bad]:
             "a file with an object per line ends in .jsonl"
         ) from error
     for number, (context, asked) in enumerate(paragraphs, 1):
+        where = f"{path}, paragraph {number}"
+        if not isinstance(asked, list):
+            yield Bad(where, "not a JSON list", f"expected a list under 'qas', got a {type(asked).__name__}")
+            continue
         for entry in asked:
-            where = f"{path}, paragraph {number}"
             if not isinstance(entry, dict):
                 yield Bad(where, "not a JSON object", f"got a {type(entry).__name__} among qas")
                 continue
-            answers = [] if entry.get("is_impossible") else entry.get("answers", [])
-            yield _question(context, entry.get("question"), answers, where, str(entry.get("id", "")))
+            known: dict[str, Any] = {"answers": []} if entry.get("is_impossible") else {}
+            yield _asked({**entry, "context": context, **known}, where)
 
 
 def _by_line(path: Path, make: Any) -> Iterator[Question | Bad]:
@@ -82,15 +88,17 @@ def _by_line(path: Path, make: Any) -> Iterator[Question | Bad]:
 
 def _json_line(text: str, where: str) -> Question | Bad:
     entry = parsed(text, where)
-    if isinstance(entry, Bad):
-        return entry
-    for key in ("context", "question"):
+    return entry if isinstance(entry, Bad) else _asked(entry, where)
+
+
+def _asked(entry: Mapping[str, Any], where: str) -> Question | Bad:
+    """The question of an object. One that has no answer says so, by an empty list: a key may also be misspelt."""
+    expected = {"context": "a string", "question": "a string", "answers": "a list of answers, empty if there is none,"}
+    for key, kind in expected.items():
         if key not in entry:
             got = f"no such key, but {', '.join(map(repr, entry)) or 'none'}"
-            return Bad(where, "no text under a key", f"expected a string under {key!r}, got {got}")
-    return _question(
-        entry.get("context"), entry.get("question"), entry.get("answers", []), where, str(entry.get("id", ""))
-    )
+            return Bad(where, "no text under a key", f"expected {kind} under {key!r}, got {got}")
+    return _question(entry["context"], entry["question"], entry["answers"], where, str(entry.get("id", "")))
 
 
 def _tsv_line(text: str, where: str) -> Question | Bad:
@@ -111,7 +119,10 @@ def _question(context: Any, question: Any, answers: Any, where: str, id: str) ->
         except UnicodeEncodeError as error:
             return Bad(where, "not Unicode text", f"a lone surrogate at character {error.start} of the {name}")
     spans = []
-    for answer in _listed(answers):
+    listed = _listed(answers)
+    if listed is None:
+        return Bad(where, "no such answer", "expected as many places under 'answer_start' as texts under 'text'")
+    for answer in listed:
         found = _span(context, answer)
         if isinstance(found, str):
             return Bad(where, "no such answer", found)
@@ -119,11 +130,13 @@ def _question(context: Any, question: Any, answers: Any, where: str, id: str) ->
     return Question(context, question, tuple(spans), id)
 
 
-def _listed(answers: Any) -> Sequence[Any]:
-    """Answers one by one; Hugging Face's {"text": […], "answer_start": […]} too."""
+def _listed(answers: Any) -> Sequence[Any] | None:
+    """Answers one by one; Hugging Face's {"text": […], "answer_start": […]} too, None if these differ in number."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         starts = answers.get("answer_start", [None] * len(answers["text"]))
-        return [{"text": t, "start": s} for t, s in zip(answers["text"], starts, strict=False)]
+        if not isinstance(starts, list) or len(starts) != len(answers["text"]):
+            return None
+        return [{"text": t, "start": s} for t, s in zip(answers["text"], starts, strict=True)]
     return answers if isinstance(answers, list) else [answers]
 
 
@@ -138,6 +151,6 @@ def _span(context: str, answer: Any) -> tuple[int, int] | str:
         start = context.find(text)
         if start < 0:
             return f"{text!r} is not in the context"
-    elif isinstance(start, bool) or not isinstance(start, int) or context[max(start, 0) :][: len(text)] != text:
+    elif isinstance(start, bool) or not isinstance(start, int) or start < 0 or not context.startswith(text, start):
         return f"{text!r} is not at character {start!r} of the context"
     return start, start + len(text)

@@ -243,6 +243,8 @@ def _lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, gzipped or not."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected a file, got a folder")
     with open(path, "rb") as raw:
         packed = raw.read(3) == b"\x1f\x8b\x08"
         raw.seek(0)

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Where a task is trained, and where ``load`` is that opens a folder of it."""
+    """Where a task is trained, where ``load`` is that opens a folder of it, and the command that uses one."""
 
     trains: str
     loads: str
+    command: str = ""
 
 
 TASKS: dict[str, Entry] = {
-    "translation": Entry("regard.tasks.translation", "regard.translator"),
-    "summarization": Entry("regard.tasks.summarization", "regard.summarizer"),
-    "qa": Entry("regard.tasks.qa", "regard.answerer"),
+    "translation": Entry("regard.tasks.translation", "regard.translator", "translate"),
+    "summarization": Entry("regard.tasks.summarization", "regard.summarizer", "summarize"),
+    "qa": Entry("regard.tasks.qa", "regard.answerer", "answer"),
 }
 
 

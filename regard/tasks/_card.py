@@ -55,6 +55,7 @@ def model_card(
     scores = "\n".join(f"| {name} | {value:.4g} |" for name, value in outcome.scores.items())
     files = "\n".join(f"- {line}" for line in _sources(data))
     held = data["valid_pairs"]
+    left_out = f", of which {data['used_pairs']:,} are short enough to be used" if "used_pairs" in data else ""
     held_out = f"{held:,} {words.unit} held out for validation" if held else "no validation set"
     return f"""# {words.title}
 
@@ -63,7 +64,7 @@ Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-
 
 ## Data
 
-{data["pairs"]:,} {words.unit}{words.among} (fingerprint {data["fingerprint"]}), {held_out}:
+{data["pairs"]:,} {words.unit}{words.among} (fingerprint {data["fingerprint"]}){left_out}, {held_out}:
 
 {files}
 

@@ -49,7 +49,8 @@ def flags(of: Work[Any]) -> tuple[tuple[str, str, Any, str], ...]:
     """Those that the settings of this task know."""
     known = of.settings.keys()
     kinds = {("model", "kind"): of.settings.kinds}
-    return tuple((t, key, kinds.get((t, key), kind), about) for t, key, kind, about in FLAGS if key in known[t])
+    asked = [flag for flag in FLAGS if flag[1] in known[flag[0]] - of.unasked]
+    return tuple((t, key, kinds.get((t, key), kind), about) for t, key, kind, about in asked)
 
 
 def named(argv: Sequence[str] | None) -> Work[Any]:

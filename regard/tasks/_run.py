@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import nn
 
+from regard.data import Corpus
 from regard.folder import alone, make_model, read_config, save, sweep, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
@@ -40,6 +41,7 @@ class Work(ABC, Generic[S]):
     words: ClassVar[Words] = TRANSLATION
     scores: ClassVar[Mapping[str, str]] = {"transformer": "cross_score", "rnn": "score"}
     score_help: ClassVar[str] = "the score of cross-attention"
+    unasked: ClassVar[frozenset[str]] = frozenset()  # settings of its models that are no flags: they have one value
 
     @abstractmethod
     def survey(self, settings: S) -> dict[str, Any]:
@@ -122,6 +124,7 @@ def train(
             if (folder / "model.safetensors").exists():
                 report.say(f"{folder} holds the finished model of this run: nothing to do")
                 return None
+        _try_out(fitted.model)
         if ranks.main and not known:
             held.enter_context(alone(folder))
         subwords = _subwords(work, fitted, folder, ranks, report, tables)
@@ -130,7 +133,11 @@ def train(
         size = sum(p.numel() for p in model.parameters())
         task = work.task(model, fitted, subwords, ranks, report)
         tables["data"] |= work.seen(task)
-        report.say(f"{about['pairs']:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
+        corpus = getattr(task, "corpus", None)
+        used = len(corpus) if isinstance(corpus, Corpus) else about["pairs"]
+        if used != about["pairs"]:
+            tables["data"]["used_pairs"] = used
+        report.say(f"{used:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
         begun = time.time()
         outcome = fit(task, fitted.training, folder, ranks, report)
         if ranks.main:
@@ -143,6 +150,13 @@ def train(
             report.say(f"{folder} holds the model")
         ranks.wait()
         return outcome
+
+
+def _try_out(table: Mapping[str, Any]) -> None:
+    """What is wrong with a model's settings is told before anything is written; its weights are not made here."""
+    if not table.get("pretrained"):
+        with torch.device("meta"):
+            make_model({**table, "vocab_size": 8})
 
 
 def _made(model: Any, outcome: Outcome) -> Any:

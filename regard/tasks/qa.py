@@ -260,6 +260,7 @@ class _Answering(_run.Work[Settings]):
     settings = Settings
     scores: ClassVar[Mapping[str, str]] = {"reader": "cross_score"}
     score_help = "the similarity of question and context"
+    unasked = frozenset({"decoder_layers"})
     words = Words(
         "A question answering model",
         'Ask with `regard answer --model FOLDER --context FILE "question"`.',
