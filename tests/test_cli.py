@@ -43,7 +43,7 @@ def test_a_damaged_model(run, model, tmp_path, name, change, says):
         (["translate", "-m", "{files}/test.en", "x"], "expected a model folder"),
         (["translate", "-m", "{files}", "x"], "not a model folder"),
         (["translate", "-m", "{model}", "-i", "nowhere.en"], "nowhere.en: No such file"),
-        (["translate", "-m", "{model}", "-i", "{files}"], "Is a directory"),
+        (["translate", "-m", "{model}", "-i", "{files}"], "expected a file, got a folder"),
         (["translate", "-m", "{model}", "-i", "{files}/test.en", "text"], "not both"),
         (["translate", "-m", "{model}", "--beam", "0", "x"], "--beam"),
         (["translate", "-m", "{model}", "--beam", "many", "x"], "valid integer"),
