@@ -231,24 +231,30 @@ def test_dropout_depends_on_where_the_run_stands_alone():
     assert mix64(1, 2) != mix64(2, 1)
 
 
-def test_replayed_graphs_do_the_same(monkeypatch):
-    """The bookkeeping around CUDA graphs, with graphs that just do their work again; the real ones need a GPU."""
+@pytest.fixture
+def replaying(monkeypatch):
+    """A GraphEngine whose graphs just do their work again, for the bookkeeping around them; real ones need a GPU."""
     import contextlib
 
     from regard.train import engine as module
 
-    waited = []
-
     class Stream:
-        def __init__(self, *_): ...
+        def __init__(self, *_):
+            self.waited = []
+
+        def synchronize(self): ...
         def wait_stream(self, other):
-            waited.append(other)
+            self.waited.append(other)
 
     class Again(module.GraphEngine):
-        replays = 0
+        replays = updates = 0
+
+        def update(self, *given):
+            self.updates += 1
+            super().update(*given)
 
         def backward(self, *given, **options):
-            assert waited.count("current") == update  # for zeros and moments that were written on another stream
+            assert self.stream.waited == ["current"] * self.updates  # zeros and moments are written on another
             super().backward(*given, **options)
 
         def _captured(self, work):
@@ -263,19 +269,52 @@ def test_replayed_graphs_do_the_same(monkeypatch):
         ("stream", lambda _: contextlib.nullcontext()),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, fake)
+    return Again
+
+
+def twelve_updates(make):
+    """The weights and sums of an engine after twelve updates of two batches in three shapes."""
     x, y = line_data(40)
-    settings, results = Settings(warmup=3, lr=0.1, clip=0.5), []
-    for make in (Engine, lambda *a: Again(*a, say=pytest.fail)):
-        objective = make_line()
-        engine = make(objective, settings, CPU, 2)
-        for update in range(1, 13):
-            sizes = (3, 5) if update % 2 else (4, 3)
-            some = [((x[update : update + n].clone(), y[update : update + n].clone()), n) for n in sizes]
-            engine.update(some, update)
-        results.append((objective.model.weight.detach(), engine.read()))
+    objective = make_line()
+    engine = make(objective, Settings(warmup=3, lr=0.1, clip=0.5), CPU, 2)
+    for update in range(1, 13):
+        sizes = (3, 5) if update % 2 else (4, 3)
+        some = [((x[update : update + n].clone(), y[update : update + n].clone()), n) for n in sizes]
+        engine.update(some, update)
+    return objective.model.weight.detach(), engine.read(), engine
+
+
+def test_replayed_graphs_do_the_same(replaying):
+    weight, sums, _ = twelve_updates(Engine)
+    ours, theirs, engine = twelve_updates(lambda *a: replaying(*a, say=pytest.fail))
     assert engine.replays == (24 - 3 * 2) + (12 - 2)  # of 24 batches in 3 shapes and 12 steps, but for the warm-up
-    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-12, atol=0)
-    assert results[0][1] == pytest.approx(results[1][1], rel=1e-6)
+    torch.testing.assert_close(weight, ours, rtol=1e-12, atol=0)
+    assert sums == pytest.approx(theirs, rel=1e-6)
+
+
+def test_without_memory_graphs_are_let_go_and_the_update_is_done_again(replaying):
+    """Its second batch runs out, half of it added to the gradients already; a first time without graphs is an error."""
+    said, runs = [], []
+
+    class Short(replaying):
+        def _backward(self, tensors, scale):
+            runs.append(bool(self.graphs))
+            super()._backward(tensors, scale)
+            if self.graphs and len(runs) > 16 and not said:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+    weight, sums, _ = twelve_updates(Engine)
+    ours, theirs, engine = twelve_updates(lambda *a: Short(*a, say=said.append))
+    assert len(said) == 1 and "going on without CUDA graphs" in said[0] and not engine.graphs and engine.last is None
+    torch.testing.assert_close(weight, ours, rtol=1e-12, atol=0)
+    assert sums == pytest.approx(theirs, rel=1e-6)
+
+    class Never(replaying):
+        def _backward(self, tensors, scale):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        twelve_updates(lambda *a: Never(*a, say=pytest.fail))
 
 
 # --- the loop ---

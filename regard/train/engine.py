@@ -44,11 +44,14 @@ class Engine:
 
     def update(self, batches: Sequence[tuple[Sequence[Tensor], int]], update: int) -> None:
         """One update over these batches, each given with the number of tokens in it on all ranks."""
+        self.gradients(batches, update)
+        self.step(self.settings.rate(update))
+
+    def gradients(self, batches: Sequence[tuple[Sequence[Tensor], int]], update: int) -> None:
         total = sum(tokens for _, tokens in batches)
         for i, (tensors, _) in enumerate(batches):
             seed_dropout(self.settings.seed, update, i, self.ranks)
             self.backward(tensors, 1.0 / total, last=i == len(batches) - 1)
-        self.step(self.settings.rate(update))
 
     def backward(self, tensors: Sequence[Tensor], scale: float, last: bool) -> None:
         moved = [t.to(self.ranks.device, non_blocking=True) for t in tensors]
@@ -90,7 +93,8 @@ class GraphEngine(Engine):
 
     A shape is run eagerly the first times that it comes, which is also the warm-up that capturing needs, and captured
     after. All of the work stands on one side stream, graphs share one pool of memory, and gradients stay where they
-    are. If something cannot be captured, ``say`` is told and everything goes on eagerly.
+    are. If something cannot be captured, or memory runs out beside the graphs, ``say`` is told and everything goes on
+    eagerly, the update that had begun from its beginning.
     """
 
     WARM, SHAPES = 2, 96  # times a shape is run eagerly; graphs kept
@@ -126,6 +130,28 @@ class GraphEngine(Engine):
     def read(self) -> list[float]:
         with torch.cuda.stream(self.stream):
             return super().read()
+
+    def gradients(self, batches: Sequence[tuple[Sequence[Tensor], int]], update: int) -> None:
+        before, short = self.sums.clone(), False
+        try:
+            super().gradients(batches, update)
+        except torch.OutOfMemoryError:
+            if not self.graphs:
+                raise
+            short = True  # and no more here: the exception holds on to what was computed
+        if short:
+            self._let_go()
+            self.sums.copy_(before)
+            super().gradients(batches, update)
+
+    def _let_go(self) -> None:
+        self.say("GPU memory is short: going on without CUDA graphs, which takes less of it and longer")
+        self.works = False
+        self.stream.synchronize()
+        self.graphs.clear()
+        self.last = None
+        torch._foreach_zero_([p.grad for p in self.parameters if p.grad is not None])
+        torch.cuda.empty_cache()
 
     def backward(self, tensors: Sequence[Tensor], scale: float, last: bool) -> None:
         shape = tuple(t.shape for t in tensors)
