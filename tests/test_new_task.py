@@ -29,4 +29,5 @@ def test_a_task_of_ones_own_trains_and_loads(tmp_path, monkeypatch):
     found = regard.load(tmp_path / "m", device="cpu")
     assert isinstance(found, regard.Translator) and 'task = "restoring"' in (tmp_path / "m" / "config.toml").read_text()
     assert isinstance(found.translate("the dog", max_length=3), str)
+    assert f"- `{tmp_path / 'train'}`" in (tmp_path / "m" / "README.md").read_text()  # what it was trained on
     assert main(["--task", "restoring", "--out", str(tmp_path / "n")]) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from regard.store import to_toml
@@ -48,12 +48,13 @@ def model_card(
     store: str,
     device: str,
     begun: float,
+    files: Sequence[str] = (),
     words: Words = TRANSLATION,
 ) -> str:
-    """README.md of a model folder."""
+    """README.md of a model folder; ``files`` are the names in [data] of what it was trained on."""
     data, standing = tables["data"], outcome.standing
     scores = "\n".join(f"| {name} | {value:.4g} |" for name, value in outcome.scores.items())
-    files = "\n".join(f"- {line}" for line in _sources(data))
+    trained_on = "\n".join(f"- {line}" for line in _sources(data, files))
     held = data["valid_pairs"]
     left_out = f", of which {data['used_pairs']:,} are short enough to be used" if "used_pairs" in data else ""
     held_out = f"{held:,} {words.unit} held out for validation" if held else "no validation set"
@@ -66,7 +67,7 @@ Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-
 
 {data["pairs"]:,} {words.unit}{words.among} (fingerprint {data["fingerprint"]}){left_out}, {held_out}:
 
-{files}
+{trained_on}
 
 {words.origin}Whether the model may be passed on depends on the licences of {words.licensed}.
 
@@ -95,14 +96,14 @@ Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-
 """
 
 
-def _sources(data: Mapping[str, Any]) -> list[str]:
+def _sources(data: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """What was trained on: the two sides of a translation together, other files of these names, then more corpora."""
     lines = []
     if data.get("source"):
         lines.append(f"`{data['source']}` and `{data['target']}`")
-    if data.get("train"):
-        lines.append(f"`{data['train']}`")
-    given = data.get("questions", ())
-    lines += [f"`{path}`" for path in ([given] if isinstance(given, str) else given)]
+    for name in names:
+        if name not in ("source", "target") and not name.startswith("valid") and (given := data.get(name)):
+            lines += [f"`{path}`" for path in ([given] if isinstance(given, str) else given)]
     for table in data.get("corpora", ()):
         names = [f"`{table[key]}`" for key in ("source", "target", "tsv", "jsonl", "path") if key in table]
         lines.append(" and ".join(names) + (f", weight {table['weight']:g}" if "weight" in table else ""))

@@ -142,7 +142,8 @@ def train(
         outcome = fit(task, fitted.training, folder, ranks, report)
         if ranks.main:
             made = _made(work.model(fitted, subwords), outcome)
-            card = work.card(tables, outcome, size=size, store=store, device=_where(ranks), begun=begun)
+            about_run = {"size": size, "store": store, "device": _where(ranks), "begun": begun}
+            card = work.card(tables, outcome, files=[name for name, _ in work.files], **about_run)
             about_it = {**work.looked(made.eval(), task, report), **work.finished(tables)}
             save(folder, made, subwords, settings=about_it, card=card, store=store)
             if not keep_checkpoints:
