@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli._options import DEFAULT_MODEL, BatchTokens, Device, EngineName, Int8, OwnBeam, load_translator, said
-from regard.console import Job, say, table
-from regard.lines import Line, text_of
+from regard.console import Job, table
+from regard.lines import Line, Pair, text_of
+
+STRIDE = 200  # questions between two steps of the bar
 
 
 def evaluate(
@@ -58,21 +59,15 @@ def evaluate(
     With --bootstrap, p is how likely chance alone makes a difference as large as that to the first output.
     """
     if documents is not None or questions is not None:
-        of_text = ("reference", "source", "tokenize", "lowercase", "smooth", "bootstrap", "seed", "beam", "engine")
-        if outputs or (idle := said(context, *of_text)):
-            raise ValueError(f"{idle if not outputs else outputs[0]}: for translations, not for summaries or answers")
-        if documents is not None and questions is not None:
-            raise ValueError("--documents are for summarizers and --questions for readers: give one of them")
-        if not model:
-            raise ValueError("give the --model to be measured")
-        measured: Callable[[str, str | None], list[dict[str, Any]]]
-        if documents is not None:
-            measured = partial(_summaries, documents, keys)
-        elif questions is not None:
-            measured = partial(_answers, questions)
-        scored = [{"name": name, "scores": measured(name, device)} for name in model]
+        of_text = ("reference", "source", "tokenize", "lowercase", "smooth", "bootstrap", "seed")
+        of_translators = ("beam", "batch_tokens", "engine", "int8")
+        if outputs or (idle := said(context, *of_text, *of_translators)):
+            raise ValueError(f"{outputs[0] if outputs else idle}: for translations, not for summaries or answers")
+        scored = _other_tasks(model or [], documents, keys, questions, device)
         typer.echo(json.dumps(scored, indent=1) if as_json else table(scored))
         return
+    if idle := said(context, "keys"):
+        raise ValueError(f"{idle}: for --documents, which were not given")
     if reference is None:
         raise ValueError("give --reference, what the translations should have been")
     from regard.evaluate import compare, evaluate
@@ -113,6 +108,19 @@ def evaluate(
     typer.echo(json.dumps(report, indent=1) if as_json else table(report))
 
 
+def _other_tasks(
+    models: Sequence[str], documents: Path | None, keys: tuple[str, str], questions: Path | None, device: str | None
+) -> list[dict[str, Any]]:
+    """The report on summarizers or readers."""
+    if not models:
+        raise ValueError("give the --model to be measured")
+    if documents is None and questions is not None:
+        return [{"name": name, "scores": _answers(questions, name, device)} for name in models]
+    if documents is None or questions is not None:
+        raise ValueError("--documents are for summarizers and --questions for readers: give one of them")
+    return [{"name": name, "scores": _summaries(documents, keys, name, device)} for name in models]
+
+
 def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | None) -> list[dict[str, Any]]:
     """ROUGE of a summarizer, with its own search."""
     from regard.data.documents import with_references
@@ -129,7 +137,7 @@ def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | 
 
 
 def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, Any]]:
-    """Exact match and F1 of a reader."""
+    """Exact match and F1 of a reader; a question that cannot be asked is told and counts as not answered."""
     from regard.answerer import load
     from regard.data.questions import read_questions
     from regard.squad import quality
@@ -137,9 +145,18 @@ def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, A
     asked = list(read_questions(questions))
     if not asked:
         raise ValueError(f"{questions}: there are no questions in it")
-    found = load(name, device=device).answers([(q.context, q.question) for q in asked])
-    if odd := [answer.problem for answer in found if answer.problem]:
-        say(f"{len(odd):,} of {len(asked):,} questions could not be asked and count as not answered: {odd[0]}")
+    answerer = load(name, device=device)
+    pairs = [Pair(f"{questions}, question {i}", q.context, q.question) for i, q in enumerate(asked, 1)]
+
+    def answers(some: list[tuple[str, str]], progress: Callable[[int], None]) -> list[Any]:
+        found: list[Any] = []
+        for at in range(0, len(some), STRIDE):
+            found += answerer.answers(some[at : at + STRIDE])
+            progress(min(STRIDE, len(some) - at))
+        return found
+
+    with Job(strict=False, noun="questions") as job:
+        found = list(job.run(pairs, answers))
     marks = quality([answer.text for answer in found], [q.answers for q in asked])
     signature = f"as SQuAD counts, {marks.questions:,} questions"
     return [{"name": kind, "score": x, "signature": signature} for kind, x in (("EM", marks.exact), ("F1", marks.f1))]
