@@ -179,7 +179,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_mended(data):
     code, said = train(data, "--out", "m", "--set", "training.updates=4", "--set", "model.cross_score=foo")
     assert code == 2 and "score kind must be one of" in said and not (data / "m").exists()
     code, said = train(data, "--out", "m", "--set", "training.updates=4", "--set", "training.tokens=2")
-    assert code == 2 and "a batch of 2 cannot hold pair" in said and (data / "m" / "config.toml").exists()
+    assert code == 2 and "cannot hold pair" in said and (data / "m" / "config.toml").exists()
     code, said = train(data, "--out", "m", "--set", "training.updates=4", "--set", "subwords.vocab_size=300")
     assert code == 0 and "this one begins anew" in said
     assert train(data, "--out", "whole", "--set", "training.updates=4", "--set", "subwords.vocab_size=300")[0] == 0
