@@ -60,7 +60,7 @@ SIZES: dict[str, dict[str, Any]] = {
 STAGES = ("train", "translate", "time")
 ALIGNED = ("test2016", "Hansards")
 SLOW = ("PerHead", "Additive")
-STOPPED = "stopped; goes on next time"
+STOPPED, FAILED = "stopped; goes on next time", "FAILED"
 LAST_MINUTE = 45.0  # seconds that one more model takes to be measured, at most
 
 
@@ -162,24 +162,21 @@ def corpora(work: Path, fitted: Fitted) -> tuple[Corpus, Corpus]:
 # --- training ---
 
 
-def train(work: Path, family: str, score: str, options: argparse.Namespace, deadline: float) -> None:
+def train(work: Path, family: str, score: str, options: argparse.Namespace, deadline: float) -> str:
     """To its end or until the time is over; what is stopped goes on from its last checkpoint another time."""
     name = slug(family, score)
     write_whole(work / f"{name}.toml", to_toml(tables(work, family, score, options)).encode())
     command = ["-m", "regard.tasks.translation", "--config", f"{work / name}.toml", "--out", str(work / name)]
-    with open(work / f"{name}.log", "ab") as log:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=log, stderr=log)
+    process = subprocess.Popen([sys.executable, *command], env={**os.environ, "PYTHONPATH": str(ROOT)})
     how = ended(process, max(1.0, deadline - time.monotonic()))
     print(f"{name}: {how}", flush=True)
-    if process.returncode and how != STOPPED:
-        print("\n".join((work / f"{name}.log").read_text().splitlines()[-5:]), flush=True)
+    return how
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float) -> str:
     """How it ended; if it takes longer, it is asked to stop."""
     try:
-        return "trained" if process.wait(seconds) == 0 else "FAILED, see its log"
+        return "trained" if process.wait(seconds) == 0 else FAILED
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
     try:
@@ -203,16 +200,20 @@ def side_by_side(some: Sequence[tuple[str, str]], work: Path, options: argparse.
             given = [part for key, value in own.items() for part in (f"--{key}", str(value))]
             stages = [stage for stage in options.stages if stage != "time"]
             command = [sys.executable, __file__, *sys.argv[1:], *given, "--stages", *stages]
-            running[slug(family, score)] = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+            with open(work / f"{slug(family, score)}.log", "ab") as log:
+                process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            running[slug(family, score)] = process
         time.sleep(0.2)
         for name in [name for name, process in running.items() if process.poll() is not None]:
             code = running.pop(name).returncode
-            print(f"{name}: {'done' if not code else 'FAILED, see its log'}", flush=True)
+            print(f"{name}: {FAILED if code else 'done'}", flush=True)
+            if code:
+                print("\n".join((work / f"{name}.log").read_text().splitlines()[-5:]), flush=True)
         if not running and time.monotonic() > deadline:
             break
     for name, process in running.items():
         process.kill()
-        print(f"{name}: stopped; goes on next time", flush=True)
+        print(f"{name}: {STOPPED}", flush=True)
 
 
 # --- measuring ---
@@ -429,8 +430,8 @@ def run(corpus: Path, options: argparse.Namespace) -> None:
                 keep(one, found, "translated")
     else:
         for one in left:
-            if "train" in options.stages and not trained(one):
-                train(work, *one, options, deadline)
+            if "train" in options.stages and not trained(one) and train(work, *one, options, deadline) == FAILED:
+                raise SystemExit(1)
             if "translate" in options.stages and trained(one) and lacks(one, "hypotheses"):
                 keep(one, translate(corpus, work, *one, options), "translated")
     for one in wanted if "time" in options.stages else ():

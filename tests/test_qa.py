@@ -335,16 +335,13 @@ def test_training_from_the_command_line(tmp_path, capsys):
         Settings.from_tables({"data": {"bad": "x"}})
 
 
-def test_marks_from_the_command_line(run, folder, tmp_path):
-    some = list(asked.questions(30, 2))
+def test_marks_from_the_command_line(run, folder, answerer, tmp_path):
     path = tmp_path / "dev.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in some))
+    path.write_text("".join(json.dumps(one) + "\n" for one in asked.questions(100, 2)))
     done = run("evaluate", "--model", folder[0], "--questions", path, "--device", "cpu", "--json")
     (found,) = json.loads(done.out)
-    answerer = regard.load(folder[0], device="cpu")
-    answers = answerer.answers([(one["context"], one["question"]) for one in some])
-    marks = quality([a.text for a in answers], [[a["text"] for a in one["answers"]] for one in some])
-    assert [score["score"] for score in found["scores"]] == [marks.exact, marks.f1] and marks.f1 > 50
+    right = marks(answerer)
+    assert [score["score"] for score in found["scores"]] == [right.exact, right.f1] and right.f1 > 50
     path.write_text("")
     done = run("evaluate", "--model", folder[0], "--questions", path)
     assert done.code == 2 and "there are no questions in it" in done.err

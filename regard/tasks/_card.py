@@ -56,7 +56,8 @@ def model_card(
     scores = "\n".join(f"| {name} | {value:.4g} |" for name, value in outcome.scores.items())
     trained_on = "\n".join(f"- {line}" for line in _sources(data, files))
     held = data["valid_pairs"]
-    left_out = f", of which {data['used_pairs']:,} are short enough to be used" if "used_pairs" in data else ""
+    used = data.get("used_pairs", data["pairs"])
+    left_out = f", of which {used:,} are short enough to be used" if used != data["pairs"] else ""
     held_out = f"{held:,} {words.unit} held out for validation" if held else "no validation set"
     return f"""# {words.title}
 
@@ -105,6 +106,6 @@ def _sources(data: Mapping[str, Any], names: Sequence[str]) -> list[str]:
         if name not in ("source", "target") and not name.startswith("valid") and (given := data.get(name)):
             lines += [f"`{path}`" for path in ([given] if isinstance(given, str) else given)]
     for table in data.get("corpora", ()):
-        names = [f"`{table[key]}`" for key in ("source", "target", "tsv", "jsonl", "path") if key in table]
-        lines.append(" and ".join(names) + (f", weight {table['weight']:g}" if "weight" in table else ""))
+        paths = [f"`{table[key]}`" for key in ("source", "target", "tsv", "jsonl", "path") if key in table]
+        lines.append(" and ".join(paths) + (f", weight {table['weight']:g}" if "weight" in table else ""))
     return lines

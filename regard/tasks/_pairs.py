@@ -38,6 +38,9 @@ class PairWork(Work[S]):
             raise ValueError(f"the validation set is empty: no pairs in {', '.join(r.name for r in valid)}")
         return {"pairs": pairs, "valid_pairs": valid_pairs, "fingerprint": f"{text[:16]}-{valid_text[:16]}"}
 
+    def seen(self, task: Any) -> dict[str, Any]:
+        return {"used_pairs": len(task.corpus)}  # the others are too long or too uneven
+
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
         cutting = fitted.cutting
         if cutting.path is not None:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import nn
 
-from regard.data import Corpus
 from regard.folder import alone, make_model, read_config, save, sweep, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
@@ -133,10 +132,7 @@ def train(
         size = sum(p.numel() for p in model.parameters())
         task = work.task(model, fitted, subwords, ranks, report)
         tables["data"] |= work.seen(task)
-        corpus = getattr(task, "corpus", None)
-        used = len(corpus) if isinstance(corpus, Corpus) else about["pairs"]
-        if used != about["pairs"]:
-            tables["data"]["used_pairs"] = used
+        used = tables["data"].get("used_pairs", about["pairs"])
         report.say(f"{used:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
         begun = time.time()
         outcome = fit(task, fitted.training, folder, ranks, report)

@@ -320,7 +320,7 @@ carries over whatever bias its data have.""",
         return Summarization(model, corpus, valid, fitted, ranks.device, rouge)
 
     def seen(self, task: Any) -> dict[str, Any]:
-        return {"longest_document": int(task.corpus.lengths[0].max())}  # subwords of a document
+        return {**super().seen(task), "longest_document": int(task.corpus.lengths[0].max())}  # subwords of a document
 
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         words = self.words

@@ -48,6 +48,7 @@ class Engine:
         self.step(self.settings.rate(update))
 
     def gradients(self, batches: Sequence[tuple[Sequence[Tensor], int]], update: int) -> None:
+        """Those of all batches, added up where the optimizer finds them."""
         total = sum(tokens for _, tokens in batches)
         for i, (tensors, _) in enumerate(batches):
             seed_dropout(self.settings.seed, update, i, self.ranks)
