@@ -98,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=240, help="for the small ones; the large ones get as many")
+    parser.add_argument("--large-seconds", type=float, help="for the large ones, if not as many")
     parser.add_argument("--only", default="", help="files with this in their names")
     parser.add_argument("--again", type=Path, help="only the tests that this file names, a line each")
     parser.add_argument("--out", type=Path, help="write the summary here, and all logs beside it")
@@ -120,10 +121,13 @@ def main() -> None:
     lines = [f"{where}, torch {torch.__version__}, triton {triton.__version__}, {time.strftime('%Y-%m-%d')}"]
     logs, left = "", []
     with tempfile.TemporaryDirectory() as place:
-        for name, some, processes in (("small", small, options.processes), ("large", large, AT_ONCE)):
+        for name, some, processes, seconds in (
+            ("small", small, options.processes, options.seconds),
+            ("large", large, AT_ONCE, options.large_seconds or options.seconds),
+        ):
             if not some:
                 continue
-            said, log, others = run(some, min(processes, len(some)), options.seconds, Path(place), name)
+            said, log, others = run(some, min(processes, len(some)), seconds, Path(place), name)
             lines.append(said)
             logs, left = logs + log, left + others
             if options.out:
