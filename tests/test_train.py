@@ -2,6 +2,8 @@
 
 import json
 import math
+import threading
+import time
 from functools import partial
 
 import pytest
@@ -500,6 +502,30 @@ def test_the_last_share_of_training_has_plain_subwords():
     assert epoch(Position(0, 0, 0)) > plain
     assert epoch(Position(9, 0, 31)) > plain
     assert epoch(Position(9, 0, 32)) == plain
+
+
+def test_the_next_epoch_is_drawn_while_this_one_is_read(monkeypatch):
+    import regard.tasks._pairs as module
+
+    drawn = []
+
+    def recorded(*args, **options):
+        drawn.append((options["epoch"], threading.current_thread().name.split("_")[0]))
+        return batches(*args, **options)
+
+    batches = module.batches
+    task = tiny_task()
+    per_epoch = sum(step.after.epoch == 0 for step in take(task.steps(Position(), CPU), 30))
+    monkeypatch.setattr(module, "batches", recorded)
+    main = threading.current_thread().name
+    steps = tiny_task(updates=2 * per_epoch - 1).steps(Position(), CPU)
+    next(steps)
+    while len(drawn) < 2:
+        time.sleep(0.01)  # not a step was taken meanwhile
+    assert drawn == [(0, main), (1, "regard-epoch")]
+    take(steps, 2 * per_epoch - 2)
+    steps.close()  # waits for the thread
+    assert len(drawn) == 2, "an epoch that training will not reach was drawn"
 
 
 def test_rows_filled_up_count_for_nothing():

@@ -6,7 +6,9 @@ import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import regard.decode as decode
-from regard.data import Batch, Corpus, Limits, batches, texts
+from regard.data import Batch, Batches, Corpus, Limits, batches, texts
 from regard.tasks._run import Work
 from regard.tasks._settings import Fitted, Settings, survey
 from regard.text import EOS, PAD, Subwords
@@ -96,31 +98,51 @@ class PairTask(ABC):
         return tensors(batch)
 
     def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
-        s = self.settings
         on_gpu = ranks.device.type == "cuda"
-        room = s.tokens // s.accumulate
-        while True:
-            plain = position.begun / s.accumulate >= (1 - self.cutting.plain) * s.updates
-            epoch = batches(
-                self.corpus,
-                tokens=room,
-                seed=s.seed,
-                epoch=position.epoch,
-                dropout=0.0 if plain else self.cutting.dropout,
-                alike=self.alike,
-                rank=ranks.rank,
-                world=ranks.world,
-                multiple=s.multiple,
-            )
+        for start, epoch in self._epochs(position, ranks):
+            position = start
             for k in range(position.batch, len(epoch)):
                 position = position.after()
                 some = self.taken(epoch[k])
                 if on_gpu:
-                    full = room // ((some[0].shape[1] + some[2].shape[1]) * ranks.world)
+                    full = self._room // ((some[0].shape[1] + some[2].shape[1]) * ranks.world)
                     eos = self.corpus.subwords.eos_id
                     some = [t.pin_memory() for t in filled(some, full, eos)]
                 yield Step(some, epoch[k].tokens, position)
-            position = position.next_epoch()
+
+    @property
+    def _room(self) -> int:
+        return self.settings.tokens // self.settings.accumulate
+
+    def _epochs(self, position: Position, ranks: Ranks) -> Iterator[tuple[Position, Batches]]:
+        """Epoch after epoch, and where it is begun.
+
+        With BPE-dropout an epoch takes seconds to be drawn, so the next one is drawn while this one is read.
+        """
+        epoch = self._epoch(position, ranks)
+        with ThreadPoolExecutor(1, thread_name_prefix="regard-epoch") as thread:
+            while True:
+                following = replace(position, batch=len(epoch)).next_epoch()
+                wanted = following.begun < self.settings.updates * self.settings.accumulate
+                drawn = thread.submit(self._epoch, following, ranks) if wanted else None
+                yield position, epoch
+                epoch = drawn.result() if drawn else self._epoch(following, ranks)
+                position = following
+
+    def _epoch(self, position: Position, ranks: Ranks) -> Batches:
+        s = self.settings
+        plain = position.begun / s.accumulate >= (1 - self.cutting.plain) * s.updates
+        return batches(
+            self.corpus,
+            tokens=self._room,
+            seed=s.seed,
+            epoch=position.epoch,
+            dropout=0.0 if plain else self.cutting.dropout,
+            alike=self.alike,
+            rank=ranks.rank,
+            world=ranks.world,
+            multiple=s.multiple,
+        )
 
     def validate(self, model: Any) -> dict[str, float]:
         if self.valid is None:
