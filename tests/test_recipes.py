@@ -4,6 +4,8 @@ import argparse
 import gzip
 import importlib.util
 import json
+import random
+import re
 import shutil
 import sys
 from collections import Counter
@@ -36,7 +38,7 @@ def script(name):
 
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
-aligner, install, tune, variants = map(script, ("aligner", "install", "tune", "variants"))
+ablate, aligner, install, tune, variants = map(script, ("ablate", "aligner", "install", "tune", "variants"))
 
 
 def put(path, *lines):
@@ -122,7 +124,7 @@ def prepared(corpora, tmp_path):
     return out, counts
 
 
-TRAINING = ("tatoeba", "variants", "laws", "docs", "novels")
+TRAINING = ("tatoeba", "variants", "quotations", "laws", "docs", "novels")
 
 
 def test_variants_are_what_users_write(prepared):
@@ -140,6 +142,45 @@ def test_variants_are_what_users_write(prepared):
         assert fr in (f"{new} n'est pas à Berne.", f"Je n'aime pas {new}.") and new[0] not in "AEIOUHaeiouh"
     assert variants.names(tom) == {"Tom"}  # Bern is Berne in French
     assert prepared[1]["variants"]["kept"] == len(got(prepared[0] / "variants.tsv.gz")) > 0
+
+
+def test_quotations_are_quoted_on_both_sides(prepared):
+    tom = [("Tom isn't in Bern.", "Tom n'est pas à Berne."), ("Are you 30?", "As-tu 30 ans ?")] * 400
+    some = variants.quotations(tom)
+    assert some == variants.quotations(tom) != variants.quotations(tom, seed=1)
+    counts = [pair for pair in some if "«" not in pair[1]]
+    for en, fr in {*some} - {*counts}:
+        assert re.search('"[^"]+"|“[^”]+”', en) and re.search("« [^«»]+ »", fr) and (en[-1] in '.!?"”')
+        assert ("?" in en) == ("?" in fr) and not re.search(r"\.[”\"] (he|she|said|added)|\. »,", en + fr)
+    assert {*some} >= {('"Are you 30?" he asked.', "« As-tu 30 ans ? », a-t-il demandé.")}
+    numbers = [[re.search(r"\d[\d ,.]*", text.replace(" ans", "")).group().strip() for text in p] for p in counts]
+    assert len(numbers) == 400 * variants.COUNTED
+    for en, fr in numbers:
+        assert en.translate(str.maketrans(",.", " ,")) == fr
+    assert any("." in en for en, _ in numbers) and any("," in en for en, _ in numbers)
+    assert variants.quoted(('He said "no".', "Il dit « non »."), set(), random.Random(0)) is None
+    assert variants.counted(("Meet me at 3 p.m.", "Retrouve-moi à 3 h."), random.Random(0)) is None
+    assert prepared[1]["quotations"]["kept"] == len(got(prepared[0] / "quotations.tsv.gz"))
+
+
+def test_what_a_set_contributes(prepared, corpora, tmp_path, capsys, monkeypatch):
+    from regard.tasks._settings import Settings
+
+    out, tested = prepared[0], tmp_path / "tested"
+    pairs = [line.split("\t") for line in got(out / "test.tatoeba.tsv.gz")]
+    place = tested / "without-laws" / "tatoeba.fr"
+    place.parent.mkdir(parents=True)
+    place.write_text("".join(f"{dict(pairs)[en]}\n" for en in dict.fromkeys(en for en, _ in pairs)), encoding="utf-8")
+    asked = ["report", "--corpora", str(corpora), "--data", str(out), "--tested", str(tested), "--more", "news.tsv.gz"]
+    monkeypatch.setattr("sys.argv", ["ablate.py", *asked])
+    ablate.main()
+    said = capsys.readouterr().out
+    assert "| all | – | – | – | – |" in said and "| with news |" in said and "| without quotations |" in said
+    assert json.loads((tested / "bleu.json").read_text())["without laws"]["tatoeba"] > 50
+    options = argparse.Namespace(tokenizer=Path("t.json"), updates=80)
+    tables = ablate.settings([{"tsv": "a.tsv"}], options)
+    assert tables["data"]["corpora"] == [{"tsv": "a.tsv"}] and tables["training"]["rdrop"] == 0
+    assert Settings.from_tables(tables).subwords == {"path": "t.json", "dropout": 0.0}
 
 
 def test_nothing_of_a_test_is_trained_on(prepared, corpora):
@@ -286,7 +327,7 @@ def test_a_slim_run_keeps_weights_and_place(tmp_path):
         parts.slim(tmp_path, tmp_path / "slim")
 
 
-@pytest.mark.parametrize("name", ["teacher", "student", "alone", "reverse"])
+@pytest.mark.parametrize("name", ["teacher", "student", "alone", "quoted", "reverse"])
 def test_settings_can_be_trained_with(name):
     from regard.folder import make_model, pack
     from regard.tasks._settings import Fitted, Settings
@@ -298,7 +339,7 @@ def test_settings_can_be_trained_with(name):
         stored = pack({k: torch.zeros(v.shape) for k, v in model.state_dict().items()}, "int8")
         assert 14e6 < sum(t.nbytes for t in stored.values()) < 16 * 2**20
     names = [Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in fitted.data.corpora]
-    assert set(names) <= {"tatoeba", "variants", "laws", "docs", "mono"}
+    assert set(names) <= {"tatoeba", "variants", "quotations", "laws", "docs", "mono"}
 
 
 def test_counters_name_everything():

@@ -6,9 +6,9 @@ CORPORA is a folder with tatoeba_eng_fra, canada_laws_en_fr, python_docs_en_fr, 
 scitldr_a; and with what is only tested on: wmt_news_eng_fra, multi30k, hansards_word_alignment. Of these nothing is
 written: they are read to keep their sentences, either side, out of what is.
 
-Written, as gzipped "English TAB French" lines: tatoeba, variants of it, laws, docs and novels for training, valid for
-validation, test.tatoeba and test.laws; mono (English alone, for a teacher to translate); counts.json and
-ATTRIBUTION.md.
+Written, as gzipped "English TAB French" lines: tatoeba, variants and quotations of it, laws, docs and novels for
+training, valid for validation, test.tatoeba and test.laws; mono (English alone, for a teacher to translate);
+counts.json and ATTRIBUTION.md.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from texts import Guard, clean, fault, french, joined, key, spoken, template, without_markup
-from variants import variants
+from variants import quotations, variants
 
 Pair = tuple[str, str]
 
 ATTRIBUTION = {
     "tatoeba": "Tatoeba sentence pairs, as prepared by www.manythings.org/anki from tatoeba.org. CC BY 2.0.",
     "variants": "Variants of these sentences, in capitals, in small letters, with invented names.",
+    "quotations": "Sentences of Tatoeba in quotation marks, or with other numbers.",
     "laws": "Consolidated Acts and regulations of Canada, Department of Justice"
     " (github.com/justicecanada/laws-lois-xml)."
     " Contains information licensed under the Open Government Licence - Canada.",
@@ -218,8 +219,9 @@ def prepare(
         seen.update(key(en) for en, _ in good)
         say(f"{name}: {dict(counts[name].most_common())}")
         if name == "tatoeba":
-            counts["variants"] = Counter(kept=write(out / "variants.tsv.gz", ("\t".join(p) for p in variants(good))))
-            say(f"variants: {dict(counts['variants'])}")
+            for made, more in {"variants": variants(good), "quotations": quotations(good)}.items():
+                counts[made] = Counter(kept=write(out / f"{made}.tsv.gz", ("\t".join(pair) for pair in more)))
+                say(f"{made}: {dict(counts[made])}")
     counts["mono"] = Counter()
     alone = []
     for text in english(folder):
