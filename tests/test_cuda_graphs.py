@@ -3,34 +3,22 @@
 Without a GPU the kernels run in Triton's interpreter, and the operators that PyTorch is asked for are looked at.
 """
 
-import os
 import traceback
 
 import pytest
 import torch
+from interpreting import CUDA, DEVICE
 
-CUDA = torch.cuda.is_available()
-before = os.environ.get("TRITON_INTERPRET")
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, that is when triton is imported
-pytest.importorskip("triton")
+import regard
+from regard.folder import make_model
+from regard.kernels import triton_additive, triton_offset
+from regard.mask import Causal, Documents, Lengths, Prefix
+from regard.score import Additive, ALiBi, Dot, Location, Relative, T5Bias
+from regard.tasks.translation import Objective
+from regard.train import Ranks
+from regard.train.engine import GraphEngine
+from regard.train.settings import Settings
 
-import regard  # noqa: E402
-from regard.folder import make_model  # noqa: E402
-from regard.kernels import triton_additive, triton_offset  # noqa: E402
-from regard.kernels.triton_additive import _device as _additive_device  # noqa: E402, F401
-from regard.kernels.triton_offset import _device as _offset_device  # noqa: E402, F401
-from regard.mask import Causal, Documents, Lengths, Prefix  # noqa: E402
-from regard.score import Additive, ALiBi, Dot, Location, Relative, T5Bias  # noqa: E402
-from regard.tasks.translation import Objective  # noqa: E402
-from regard.train import Ranks  # noqa: E402
-from regard.train.engine import GraphEngine  # noqa: E402
-from regard.train.settings import Settings  # noqa: E402
-
-if before is None:
-    os.environ.pop("TRITON_INTERPRET", None)  # other tests must not plan for the interpreter
-
-DEVICE = torch.device("cuda" if CUDA else "cpu")
 SCORES = {
     "additive": (triton_additive.NAME, lambda: Additive(8, 8, 16)),
     "relative": (triton_offset.NAME, lambda: Relative(8, 3)),

@@ -1,25 +1,14 @@
 """The guard's GPU code against PyTorch's own operations; without a GPU in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
+from interpreting import CUDA, DEVICE
 
-CUDA = torch.cuda.is_available()
-before = os.environ.get("TRITON_INTERPRET")
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, that is when triton is imported
-pytest.importorskip("triton")
+import regard
+from regard.kernels import _guard
+from regard.mask import Causal, Lengths
+from regard.score import Dot, General, PerHead, Relative
 
-import regard  # noqa: E402
-from regard.kernels import _guard, _triton_guard  # noqa: E402, F401
-from regard.mask import Causal, Lengths  # noqa: E402
-from regard.score import Dot, General, PerHead, Relative  # noqa: E402
-
-if before is None:
-    os.environ.pop("TRITON_INTERPRET", None)  # other tests must not plan for the interpreter
-
-DEVICE = torch.device("cuda" if CUDA else "cpu")
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), *([pytest.mark.gpu] if CUDA else [])]
 

@@ -5,51 +5,41 @@ to its type, and, for half types, by what the series is wrong by: 4 times its to
 gradient (its slope is that much worse), more where these cancel. Against the series in float64 it must be much closer.
 """
 
-import os
 from dataclasses import replace
 from unittest import mock
 
 import pytest
 import torch
+from interpreting import CUDA, DEVICE
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-before = os.environ.get("TRITON_INTERPRET")
-if DEVICE == "cpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, that is when triton is imported
-pytest.importorskip("triton")
-
-import regard  # noqa: E402
-from regard.kernels import _op, reference, triton_additive  # noqa: E402
-from regard.kernels._tanh_series import SERIES  # noqa: E402
-from regard.kernels.triton_additive import (  # noqa: E402
+import regard
+from regard.kernels import _op, reference, triton_additive
+from regard.kernels._tanh_series import SERIES
+from regard.kernels.triton_additive import (
     TOLERANCE,
     Config,
     Rows,
     Tiles,
     TritonAdditive,
     _backward,
-    _device,  # noqa: F401
 )
-from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window  # noqa: E402
-from regard.score import Additive, ALiBi, Bias, Key, Location, Softcap  # noqa: E402
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms  # noqa: E402
-
-if before is None:
-    os.environ.pop("TRITON_INTERPRET", None)  # other tests must not plan for the interpreter
+from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window
+from regard.score import Additive, ALiBi, Bias, Key, Location, Softcap
+from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TILES = Tiles(32, 32, 32, 4)
 pytestmark = [
     pytest.mark.slow,  # the interpreter takes its time
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy's, from the interpreter: exp2 of much too little
-    *([pytest.mark.gpu] if DEVICE != "cpu" else []),  # there it runs on the GPU: `pytest -m gpu` has all of it
+    *([pytest.mark.gpu] if CUDA else []),  # there it runs on the GPU: `pytest -m gpu` has all of it
 ]
 SMALL = Config(TILES, TILES, TILES, TILES, Rows(32, 32, 4), Rows(32, 32, 4, 32, 2))
 
 
 @pytest.fixture(autouse=True)
 def _interpreter(monkeypatch):
-    if DEVICE == "cpu":
+    if not CUDA:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
@@ -583,7 +573,7 @@ def test_it_says_what_it_cannot_do(monkeypatch):
     monkeypatch.setattr(triton_additive, "_MISSING", True)
     assert "not installed" in refuses(p)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    if DEVICE == "cpu":
+    if not CUDA:
         assert "CUDA" in refuses(p)
     assert triton_additive.error_bound(p) == 0 and triton_additive.error_bound(problem(torch.float16)) == 2e-3
     assert triton_additive.memory_bytes(problem(torch.float16)) > triton_additive.memory_bytes(p) > 0
@@ -621,7 +611,7 @@ def test_through_attend(make, mask, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.skipif(not CUDA, reason="needs a GPU")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("dim", "values", "mask"),
@@ -640,7 +630,7 @@ def test_full_size(dim, values, mask, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.skipif(not CUDA, reason="needs a GPU")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_runs_repeat_to_the_bit(dtype):
     p = problem(dtype, heads=4, kv_heads=2, queries=3000, keys=2500, dim=64, values=64)
@@ -650,7 +640,7 @@ def test_runs_repeat_to_the_bit(dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.skipif(not CUDA, reason="needs a GPU")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_memory_grows_linearly(dtype):
     peaks = []

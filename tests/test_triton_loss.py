@@ -1,28 +1,17 @@
 """The loss's GPU code against the plain one; without a GPU it runs in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
+from interpreting import CUDA, DEVICE
 
-GPU = torch.cuda.is_available()
-before = os.environ.get("TRITON_INTERPRET")
-if not GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, that is when triton is imported
-pytest.importorskip("triton")
-
-from regard.train import _triton_loss, loss  # noqa: E402
-
-if before is None:
-    os.environ.pop("TRITON_INTERPRET", None)  # other tests must not plan for the interpreter
+from regard.train import _triton_loss, loss
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-DEVICE = "cuda" if GPU else "cpu"
 
 
 @pytest.fixture(autouse=True)
 def _interpreter(monkeypatch):
-    if not GPU:
+    if not CUDA:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
@@ -48,7 +37,7 @@ def test_rows_are_the_formula(rdrop, smoothing, size, monkeypatch):
     torch.testing.assert_close(only, ours)
 
 
-@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.skipif(not CUDA, reason="needs a GPU")
 @pytest.mark.gpu
 @pytest.mark.parametrize("rdrop", [None, 5.0])
 def test_the_whole_loss_on_a_gpu(rdrop):

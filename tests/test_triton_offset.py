@@ -6,32 +6,21 @@ by the rounding of a result to its type.
 """
 
 import copy
-import os
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interpreting import CUDA, DEVICE
 
-CUDA = torch.cuda.is_available()
-before = os.environ.get("TRITON_INTERPRET")
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read where kernels are defined, that is when triton is imported
-pytest.importorskip("triton")
+import regard
+from regard.kernels import _dropout, triton_offset
+from regard.kernels.triton_offset import _gradients
+from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window
+from regard.score import Additive, ALiBi, Bias, Dot, Key, Location, Relative, Softcap, T5Bias
+from regard.terms import DotTerm, OffsetTerm, Problem, Terms
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-import regard  # noqa: E402
-from regard.kernels import _dropout, triton_offset  # noqa: E402
-from regard.kernels.triton_offset import _device, _gradients  # noqa: E402, F401
-from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window  # noqa: E402
-from regard.score import Additive, ALiBi, Bias, Dot, Key, Location, Relative, Softcap, T5Bias  # noqa: E402
-from regard.terms import DotTerm, OffsetTerm, Problem, Terms  # noqa: E402
-
-if before is None:
-    os.environ.pop("TRITON_INTERPRET", None)  # other tests must not plan for the interpreter
-
-DEVICE = torch.device("cuda" if CUDA else "cpu")
 NAME = triton_offset.NAME
 pytestmark = [
     pytest.mark.slow,  # the interpreter takes its time
