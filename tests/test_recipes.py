@@ -183,6 +183,18 @@ def test_what_a_set_contributes(prepared, corpora, tmp_path, capsys, monkeypatch
     assert Settings.from_tables(tables).subwords == {"path": "t.json", "dropout": 0.0}
 
 
+def test_a_sentence_with_several_references_counts_once():
+    pairs = [
+        ("Go.", "Va-t'en d'ici tout de suite."),
+        ("Go.", "Pars d'ici maintenant, vite."),
+        ("No.", "Non, pas du tout."),
+    ]
+    outputs = [pairs[1][1], pairs[1][1], pairs[2][1]]
+    first, every = evaluate.sentence_by_sentence(pairs, outputs).values()
+    assert first["pairs"] == every["pairs"] == 2 and every["BLEU"] == 100.0 > first["BLEU"]
+    assert evaluate.sentence_by_sentence(pairs[1:], outputs[1:]) == {}
+
+
 def test_nothing_of_a_test_is_trained_on(prepared, corpora):
     out, counts = prepared
     tested = [got(out / f"{name}.tsv.gz") for name in ("test.tatoeba", "test.laws", "valid")]

@@ -77,6 +77,32 @@ def scores(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
         return {}
 
 
+def sentence_by_sentence(pairs: Sequence[tuple[str, str]], outputs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Where sentences have several references: scores with each sentence once, by the first reference and by all.
+
+    Over pairs, a sentence with five references counts five times and can be like one of them at most.
+    """
+    found: dict[str, tuple[str, list[str]]] = {}
+    for (en, fr), output in zip(pairs, outputs, strict=True):
+        found.setdefault(en, (output, []))[1].append(fr)
+    if len(found) == len(pairs):
+        return {}
+    once, references = [output for output, _ in found.values()], [some for _, some in found.values()]
+    first = scores(once, [some[0] for some in references])
+    try:
+        from sacrebleu import corpus_bleu, corpus_chrf
+    except ModuleNotFoundError:
+        return {}
+    columns = [[some[k] if k < len(some) else None for some in references] for k in range(max(map(len, references)))]
+    by_all = {"BLEU": corpus_bleu(once, columns).score, "chrF": corpus_chrf(once, columns).score}  # type: ignore[arg-type]
+    return {
+        "each sentence once, its first reference": {"pairs": len(once), **first},
+        "each sentence once, all its references": {
+            "pairs": len(once), **{name: round(score, 2) for name, score in by_all.items()}
+        },
+    }  # fmt: skip
+
+
 # --- alignment ---
 
 
@@ -241,8 +267,10 @@ def main() -> None:
             found = {"pairs": len(pairs), **scores(outputs, [fr for _, fr in pairs])}
             if seconds is not None:
                 found["seconds"] = round(seconds, 1)
-            report["sets"][name] = found
-            print(f"{name}: {found}", flush=True)
+            more = {f"{name}, {how}": one for how, one in sentence_by_sentence(pairs, outputs).items()}
+            for which, one in {name: found, **more}.items():
+                report["sets"][which] = one
+                print(f"{which}: {one}", flush=True)
     if (wanted is None or "align" in wanted) and (options.corpora / "hansards_word_alignment").is_dir():
         reverse = load(options.reverse, device=options.device) if options.reverse else None
         report["alignment"] = alignment(translator(), reverse, options.corpora, options.develop)

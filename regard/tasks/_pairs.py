@@ -112,7 +112,7 @@ class PairTask(ABC):
 
     @property
     def _room(self) -> int:
-        return self.settings.tokens // self.settings.accumulate
+        return int(self.settings.tokens // self.settings.accumulate)
 
     def _epochs(self, position: Position, ranks: Ranks) -> Iterator[tuple[Position, Batches]]:
         """Epoch after epoch, and where it is begun.
