@@ -247,9 +247,8 @@ def test_heads_that_learned_differ(browser, address, trace, tmp_path):
     with opened(browser, at(address, "heads", kind="cross", sort="entropy", out="cross.1.3")) as page:
         ready(page)
         page.get_by_test_id("knockout-token").first.wait_for()
-        page.wait_for_function(
-            "() => [...document.querySelectorAll('[data-testid=thumb] canvas')].every(c => c.dataset.drawn)"
-        )
+        drawn = "[data-testid=thumb] canvas[data-drawn]"
+        page.wait_for_function(f"() => document.querySelectorAll('{drawn}').length == 16")
         shown = page.get_by_test_id("thumb").evaluate_all("all => all.map(t => +t.dataset.entropy)")
         expected = [float(trace.entropy(layer, kind="cross").mean(-1)[head]) for layer in range(2) for head in range(8)]
         assert sorted(shown) == pytest.approx(sorted(expected), abs=1e-4)

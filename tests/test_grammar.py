@@ -1,6 +1,6 @@
 """The toy grammar, against rules of French that are written down here once more."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -209,5 +209,10 @@ def test_a_small_model_learns_it_and_its_attention_aligns_it(tmp_path):
     assert bleu.score > 95
     linked = translator.align([pair[:2] for pair in unseen], layer="mean", shift=False)
     assert quality(linked, [pair.links for pair in unseen]).aer < 0.05
-    own = translator.align([pair[:2] for pair in unseen])  # from the head that training has found to align best
-    assert quality(own, [pair.links for pair in unseen]).aer < 0.1
+    heads = product(range(2), range(translator.model.config.heads), (True, False))
+    every = [dict(zip(("layer", "head", "shift"), one, strict=True)) for one in heads]
+    own, *others = (
+        quality(translator.align([pair[:2] for pair in unseen], **look), [pair.links for pair in unseen]).aer
+        for look in ({}, *every)
+    )  # how well single heads align differs from processor to processor; training is to find one of the best
+    assert own < min(others) + 0.02 and own < 0.2
