@@ -520,8 +520,9 @@ def test_the_next_epoch_is_drawn_while_this_one_is_read(monkeypatch):
     main = threading.current_thread().name
     steps = tiny_task(updates=2 * per_epoch - 1).steps(Position(), CPU)
     next(steps)
-    while len(drawn) < 2:
-        time.sleep(0.01)  # not a step was taken meanwhile
+    end = time.monotonic() + 60
+    while len(drawn) < 2 and time.monotonic() < end:
+        time.sleep(0.01)  # not a step is taken meanwhile
     assert drawn == [(0, main), (1, "regard-epoch")]
     take(steps, 2 * per_epoch - 2)
     steps.close()  # waits for the thread

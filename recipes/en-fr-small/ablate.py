@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from evaluate import scores, test_sets
+from evaluate import scores, test_sets, translations
 
 from regard.store import read_toml, to_toml
 
@@ -88,9 +88,7 @@ def report(names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
         found[name] = {}
         for test, path in places.items():
             if path.exists():
-                once = list(dict.fromkeys(en for en, _ in tests[test]))
-                by_source = dict(zip(once, path.read_text(encoding="utf-8").splitlines(), strict=True))
-                outputs = [by_source[en] for en, _ in tests[test]]
+                outputs, _ = translations(tests[test], path, None, options)
                 found[name][test] = scores(outputs, [fr for _, fr in tests[test]]).get("BLEU")
     return found
 

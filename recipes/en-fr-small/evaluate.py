@@ -85,22 +85,17 @@ def sentence_by_sentence(pairs: Sequence[tuple[str, str]], outputs: Sequence[str
     found: dict[str, tuple[str, list[str]]] = {}
     for (en, fr), output in zip(pairs, outputs, strict=True):
         found.setdefault(en, (output, []))[1].append(fr)
-    if len(found) == len(pairs):
-        return {}
     once, references = [output for output, _ in found.values()], [some for _, some in found.values()]
     first = scores(once, [some[0] for some in references])
-    try:
-        from sacrebleu import corpus_bleu, corpus_chrf
-    except ModuleNotFoundError:
+    if len(found) == len(pairs) or not first:
         return {}
+    from sacrebleu import corpus_bleu, corpus_chrf
+
     columns = [[some[k] if k < len(some) else None for some in references] for k in range(max(map(len, references)))]
     by_all = {"BLEU": corpus_bleu(once, columns).score, "chrF": corpus_chrf(once, columns).score}  # type: ignore[arg-type]
-    return {
-        "each sentence once, its first reference": {"pairs": len(once), **first},
-        "each sentence once, all its references": {
-            "pairs": len(once), **{name: round(score, 2) for name, score in by_all.items()}
-        },
-    }  # fmt: skip
+    every = {name: round(score, 2) for name, score in by_all.items()}
+    kinds = {"its first reference": first, "all its references": every}
+    return {f"each sentence once, {which}": {"pairs": len(once), **one} for which, one in kinds.items()}
 
 
 # --- alignment ---
