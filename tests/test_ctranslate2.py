@@ -33,6 +33,13 @@ VARIANTS = {
     "no positions": {"positions": "none"},
     "grouped heads": {"kv_heads": 2},
     "a scale": {"self_score": {"kind": "dot", "scale": 0.7}, "cross_score": {"kind": "dot", "scale": 0.2}},
+    "rotary": {"self_score": "rotary", "positions": "none"},
+    "rotary, interleaved": {
+        "self_score": {"kind": "rotary", "base": 300.0, "interleaved": True},
+        "positions": "none",
+        "kv_heads": 2,
+    },
+    "rotary in the encoder alone": {"self_score": "rotary", "decoder_score": "dot", "positions": "none"},
     "deep encoder": {"encoder_layers": 3, "decoder_layers": 1},
 }
 
@@ -295,7 +302,9 @@ def test_the_wrong_engine_is_told(command, model, exported, tmp_path):
     ("changes", "message"),
     [
         ({"cross_score": "additive"}, r"decoder\.0\.cross_attention has the score Additive"),
-        ({"self_score": "rotary"}, r"encoder\.0\.attention has the score Rotary"),
+        ({"self_score": "cosine"}, r"encoder\.0\.attention has the score Cosine"),
+        ({"self_score": "rotary"}, "one kind of positions"),
+        ({"cross_score": "rotary"}, r"decoder\.0\.cross_attention has the score Rotary"),
         ({"encoder_layers": 0}, "this one lacks one of them"),
     ],
 )

@@ -1,12 +1,14 @@
 """A teacher's translations of the English side of the training data, for the student to learn from.
 
     python recipes/en-fr-small/distill.py --model out/en-fr-small/teacher --minutes 8
-    python recipes/en-fr-small/distill.py --merge
+    python recipes/en-fr-small/distill.py --merge --words /usr/share/dict/french
 
 Sentences are sorted by length and translated in shards, each a file that is written whole: what is there is not made
 again, so the command can be stopped at any moment and given again, on another machine too. It ends by itself when the
 next shard would take longer than what is left of --minutes. --merge makes a file for each set of what there
-is, distilled-NAME.tsv.gz, without translations that look wrong.
+is, distilled-NAME.tsv.gz, without translations that look wrong, or that have a word which is neither in the French of
+the training data nor in the English sentence, nor in a list of --words (Debian's package wfrench is one): a student
+would learn to invent words.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from prepare import rows, write
-from texts import fault, french, words
+from texts import fault, french, lexicon, looped, unheard
 
+GOLD = ("tatoeba", "laws", "docs")  # whose French is read for its words
 SETS = ("tatoeba", "mono", "novels", "docs", "laws")
 
 
@@ -42,20 +45,12 @@ def shards(data: Path, out: Path, names: tuple[str, ...], lines: int) -> Iterato
             yield out / f"{name}-{k:04d}.gz", texts[start : start + lines]
 
 
-def looped(text: str) -> bool:
-    """Does it say the same three words, or one word, again and again?
-
-    >>> looped("il est il est il est il est là"), looped("Il est là, il est là.")
-    (True, False)
-    """
-    found = words(text)
-    threes = Counter(zip(found, found[1:], found[2:], strict=False))
-    return any(n > 2 for n in threes.values()) or any(len(set(found[i : i + 4])) == 1 for i in range(len(found) - 3))
-
-
 def distill(options: argparse.Namespace) -> None:
+    import torch
+
     from regard.translator import load
 
+    torch.set_float32_matmul_precision("high")  # a teacher need not be exact
     deadline = time.monotonic() + 60 * options.minutes
     translator = load(options.model, device=options.device)
     todo = [(p, t) for p, t in shards(options.data, options.out, options.sets, options.lines) if not p.exists()]
@@ -79,6 +74,9 @@ def merge(options: argparse.Namespace) -> dict[str, Counter[str]]:
     """A file of pairs for each set; returns what became of them."""
     pairs: dict[str, list[tuple[str, str]]] = {name: [] for name in options.sets}
     why = {name: Counter[str]() for name in options.sets}
+    gold = [options.data / f"{name}.tsv.gz" for name in GOLD]
+    heard = lexicon(row[1] for path in gold if path.exists() for row in rows(path))
+    heard |= lexicon(row[0] for row in rows(options.words)) if options.words else set()
     for path, texts in shards(options.data, options.out, options.sets, options.lines):
         name = path.name.rsplit("-", 1)[0]
         if not path.exists():
@@ -91,6 +89,7 @@ def merge(options: argparse.Namespace) -> dict[str, Counter[str]]:
             )
         for en, fr in zip(texts, found, strict=True):
             reason = fault(en, fr) or ("looped" if looped(fr) and not looped(en) else None)
+            reason = reason or ("an invented word" if unheard(fr, heard, en) else None)
             why[name][reason or "kept"] += 1
             if reason is None:
                 pairs[name].append((en, french(fr)))
@@ -106,13 +105,14 @@ def main() -> None:
     parser.add_argument("--model", default="out/en-fr-small/teacher")
     parser.add_argument("--data", type=Path, default=Path("out/en-fr-small/data"))
     parser.add_argument("--out", type=Path, default=Path("out/en-fr-small/shards"))
-    parser.add_argument("--sets", default="tatoeba,mono,docs,laws", help="which ones, in that order; novels too")
+    parser.add_argument("--sets", default="tatoeba,mono,docs", help="which ones, in that order; laws and novels too")
     parser.add_argument("--minutes", type=float, default=8.0, help="stop before so many have passed")
     parser.add_argument("--lines", type=int, default=8192, help="sentences of a shard; the same for --merge")
     parser.add_argument("--beam", type=int, default=4)
-    parser.add_argument("--batch-tokens", type=int, default=24_000)
+    parser.add_argument("--batch-tokens", type=int, default=48_000)
     parser.add_argument("--device")
     parser.add_argument("--merge", action="store_true")
+    parser.add_argument("--words", type=Path, help="French words, a line each, that --merge need not take for invented")
     options = parser.parse_args()
     options.sets = tuple(options.sets.split(","))
     if unknown := set(options.sets) - set(SETS):

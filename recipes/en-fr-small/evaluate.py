@@ -6,9 +6,11 @@
         --corpora CORPORA --card regard/bundled/en-fr-small/README.md
 
 Translations go to --out, and those that are there are not made again: where sacrebleu is not installed they are made,
-and the same command elsewhere scores them. BLEU is sacrebleu's with its tokenizer 13a. Layer, head and shift of the
-alignment are chosen on the first --develop pairs and reported on the others, and on all. Beam and length penalty are
-the model's own, those of `[translate]` in its config.toml. --pairs is for a quick look.
+and the same command elsewhere scores them. BLEU is sacrebleu's with its tokenizer 13a. With --words, a list of French
+words (Debian's package wfrench is one), also how many words were invented: those that are neither there, nor in the
+French that was trained on, nor copied from the English. Layer, head and shift of the alignment are chosen on the first
+--develop pairs and reported on the others, and on all. Beam and length penalty are the model's own, those of
+`[translate]` in its config.toml. --pairs is for a quick look.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+from distill import GOLD
 from prepare import attribution, rows
+from texts import lexicon, unheard, words
 
 import regard.align as align
 from regard.store import read_toml
@@ -96,6 +100,14 @@ def sentence_by_sentence(pairs: Sequence[tuple[str, str]], outputs: Sequence[str
     every = {name: round(score, 2) for name, score in by_all.items()}
     kinds = {"its first reference": first, "all its references": every}
     return {f"each sentence once, {which}": {"pairs": len(once), **one} for which, one in kinds.items()}
+
+
+def invented(pairs: Sequence[tuple[str, str]], outputs: Sequence[str], heard: set[str]) -> dict[str, Any]:
+    """How many of a thousand words were perhaps invented, and some of them. Each sentence counts once."""
+    once = {en: output for (en, _), output in zip(pairs, outputs, strict=True)}
+    found = [word for en, output in once.items() for word in unheard(output, heard, en)]
+    total = sum(len(words(output)) for output in once.values())
+    return {"invented words in a thousand": round(1000 * len(found) / max(total, 1), 1), "such as": found[:8]}
 
 
 # --- alignment ---
@@ -236,6 +248,7 @@ def main() -> None:
     parser.add_argument(
         "--pairs", type=int, help="of each test set so many, spread over it; give --out a place of its own"
     )
+    parser.add_argument("--words", type=Path, help="a list of French words, to count those that were invented")
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--device")
     parser.add_argument("--card", type=Path, help="write the model card here")
@@ -254,12 +267,18 @@ def main() -> None:
     search = {name: getattr(translator().search, name) for name in ("beam", "length_penalty")}
     size = sum(p.numel() for p in translator().model.parameters())
     report: dict[str, Any] = {"parameters": size, "search": search, "sets": {}}
+    heard: set[str] = set()
+    if options.words:
+        gold = [options.data / f"{name}.tsv.gz" for name in GOLD]
+        heard = lexicon(row[1] for path in gold for row in rows(path)) | lexicon(row[0] for row in rows(options.words))
     for name, pairs in test_sets(options.corpora, options.data).items():
         if options.pairs:
             pairs = pairs[:: max(1, len(pairs) // options.pairs)][: options.pairs]
         if wanted is None or name in wanted:
             outputs, seconds = translations(pairs, out / f"{name.replace(' ', '-')}.fr", translator, options)
             found = {"pairs": len(pairs), **scores(outputs, [fr for _, fr in pairs])}
+            if heard:
+                found |= invented(pairs, outputs, heard)
             if seconds is not None:
                 found["seconds"] = round(seconds, 1)
             more = {f"{name}, {how}": one for how, one in sentence_by_sentence(pairs, outputs).items()}

@@ -28,7 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from texts import Guard, clean, fault, french, joined, key, spoken, template, without_markup
-from variants import quotations, variants
+from variants import longer_ones, quotations, variants
 
 Pair = tuple[str, str]
 
@@ -36,6 +36,7 @@ ATTRIBUTION = {
     "tatoeba": "Tatoeba sentence pairs, as prepared by www.manythings.org/anki from tatoeba.org. CC BY 2.0.",
     "variants": "Variants of these sentences, in capitals, in small letters, with invented names.",
     "quotations": "Sentences of Tatoeba in quotation marks, or with other numbers.",
+    "longer": "Two sentences of Tatoeba as one, or one that is reported or dated.",
     "laws": "Consolidated Acts and regulations of Canada, Department of Justice"
     " (github.com/justicecanada/laws-lois-xml)."
     " Contains information licensed under the Open Government Licence - Canada.",
@@ -46,6 +47,7 @@ ATTRIBUTION = {
     "mono": "English alone: sentences of QAMR (github.com/uwnlp/qamr, MIT; from Wikipedia and Wikinews) and of SciTLDR"
     " (github.com/allenai/scitldr, Apache-2.0).",
 }
+MADE = {"variants": variants, "quotations": quotations, "longer": longer_ones}  # of Tatoeba's pairs
 REPEATS = 2  # pairs of one mould in the laws
 
 
@@ -219,8 +221,8 @@ def prepare(
         seen.update(key(en) for en, _ in good)
         say(f"{name}: {dict(counts[name].most_common())}")
         if name == "tatoeba":
-            for made, more in {"variants": variants(good), "quotations": quotations(good)}.items():
-                counts[made] = Counter(kept=write(out / f"{made}.tsv.gz", ("\t".join(pair) for pair in more)))
+            for made, make in MADE.items():
+                counts[made] = Counter(kept=write(out / f"{made}.tsv.gz", ("\t".join(pair) for pair in make(good))))
                 say(f"{made}: {dict(counts[made])}")
     counts["mono"] = Counter()
     alone = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 
 LONGEST = 80  # words of a side
@@ -111,6 +112,25 @@ def words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
+def lexicon(texts: Iterable[str]) -> set[str]:
+    """All their words.
+
+    >>> sorted(lexicon(["Il est là.", "Est-il ?"]))
+    ['est', 'il', 'là']
+    """
+    return {word for text in texts for word in words(text)}
+
+
+def unheard(text: str, heard: set[str], source: str) -> list[str]:
+    """Words that are neither in this lexicon nor copied from the source: perhaps invented. Numbers do not count.
+
+    >>> unheard("Le hlicopter de Tom a 2 ans.", {"le", "de", "a", "ans"}, "Tom's helicopter is 2.")
+    ['hlicopter']
+    """
+    own = set(words(source))
+    return [word for word in words(text) if word not in heard and word not in own and not word.isnumeric()]
+
+
 def key(text: str) -> str:
     """What two sentences that differ in case and punctuation alone share."""
     return " ".join(words(text))
@@ -149,6 +169,17 @@ def fault(en: str, fr: str) -> str | None:
         if counts[1] > max(2, 2 * counts[0]):
             return "another language"
     return None
+
+
+def looped(text: str) -> bool:
+    """Does it say the same three words, or one word, again and again?
+
+    >>> looped("il est il est il est il est là"), looped("Il est là, il est là.")
+    (True, False)
+    """
+    found = words(text)
+    threes = Counter(zip(found, found[1:], found[2:], strict=False))
+    return any(n > 2 for n in threes.values()) or any(len(set(found[i : i + 4])) == 1 for i in range(len(found) - 3))
 
 
 # --- what must not be seen ---

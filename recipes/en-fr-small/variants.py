@@ -1,8 +1,9 @@
-"""More pairs from those of Tatoeba: shouted, carelessly typed, quoted, counted, and about people nobody has heard of.
+"""More pairs from those of Tatoeba: shouted, typed carelessly, quoted, counted, longer, of people nobody has heard of.
 
 A corpus of tidy sentences about Tom and Mary teaches a model to translate those. Users write "WHERE IS THE STATION?"
-and "i dont know", and name themselves; newspapers quote, and count in thousands. What comes out for careless English is
-tidy French; for a name, that name; for "3,000", 3 000, and for quotation marks, « ».
+and "i dont know", and name themselves; newspapers quote, count in thousands and millions, and write sentences three
+times as long. What comes out for careless English is tidy French; for a name, that name; for "3,000", 3 000, and for
+quotation marks, « ».
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ QUOTED = 0.1  # likewise
 ADDRESSES = 0.08  # of the renamed
 COUNTED = 12  # times each pair with one number
 CURLY = 0.4  # of the quoted: “ ” for " "
+LONGER = 0.3  # of the pairs: what one longer sentence begins with
 _NAME = re.compile(r"\b[A-Z][a-z]{2,}\b")
 _STOP = re.compile(r"\s*[.!?]+$")
+_DOLLARS = (  # English and French
+    re.compile(r"\$\d+(?!\d|[.,]\d| [mb]illion)|(?<![.,$])\b\d+ dollars\b"),
+    re.compile(r"(?<![.,\d] )(?<![.,])\b\d+ ?(?:dollars\b|\$)"),
+)
 _NUMBER = re.compile(r"(?<![\w.,:/-])[2-9]\d{0,2}(?![\w.,:/%-]|\s*(?:[ap]\.?m|o'clock|h\b|heures?\b))")
 _SAYS = {  # English verb → what someone did, and what he and she did after the quotation
     "said": ("a déclaré", "a-t-{} dit"),
@@ -29,6 +35,36 @@ _SAYS = {  # English verb → what someone did, and what he and she did after th
     "replied": ("a répondu", "a-t-{} répondu"),
     "asked": ("a demandé", "a-t-{} demandé"),
 }
+
+_MONTHS = (
+    *(("January", "janvier"), ("February", "février"), ("March", "mars"), ("April", "avril"), ("May", "mai")),
+    *(("June", "juin"), ("July", "juillet"), ("August", "août"), ("September", "septembre")),
+    *(("October", "octobre"), ("November", "novembre"), ("December", "décembre")),
+)
+_DAYS = (
+    *(("Monday", "lundi"), ("Tuesday", "mardi"), ("Wednesday", "mercredi"), ("Thursday", "jeudi")),
+    *(("Friday", "vendredi"), ("Saturday", "samedi"), ("Sunday", "dimanche")),
+)
+_JOINED = (  # between two statements
+    (", and ", ", et "),
+    (" and ", " et "),
+    (", but ", ", mais "),
+    ("; ", " ; "),
+    (", so ", ", donc "),
+    (" because ", " parce que "),
+    (", while ", ", tandis que "),
+    (", although ", ", même si "),
+)
+_REPORTED = (  # before a statement
+    ("said", "a déclaré"),
+    ("said that", "a dit"),
+    ("announced that", "a annoncé"),
+    ("explained that", "a expliqué"),
+    ("added that", "a ajouté"),
+    ("believes that", "pense"),
+    ("thinks", "pense"),
+    ("told reporters that", "a déclaré aux journalistes"),
+)
 
 _STARTS = [*"bcdfgjklmnprstvwz", "br", "ch", "cr", "dr", "fr", "gr", "kl", "kr", "ph", "pr", "sch", "st", "th", "tr"]
 _VOWELS = [*"aeiou", "ai", "au", "ea", "ee", "ia", "ie", "io", "oo", "ou"]
@@ -154,12 +190,91 @@ def counted(pair: Pair, draw: random.Random) -> Pair | None:
     found = [_NUMBER.findall(text) for text in pair]
     if found[0] != found[1] or len(found[0]) != 1 or any(len(re.findall(r"\d+", text)) != 1 for text in pair):
         return None
+    if all(sum_.search(text) for sum_, text in zip(_DOLLARS, pair, strict=True)) and draw.random() < 0.5:
+        return _priced(pair, draw)
     number = draw.randrange(2, 10 ** draw.choice((2, 3, 5, 6, 7)))
     en, fr = f"{number:,}", f"{number:,}".replace(",", " ")
     if number < 1000 and draw.random() < 0.7:
         decimals = str(draw.randrange(1, draw.choice((10, 100))))
         en, fr = f"{en}.{decimals}", f"{fr},{decimals}"
     return _NUMBER.sub(en, pair[0]), _NUMBER.sub(fr, pair[1])
+
+
+def _priced(pair: Pair, draw: random.Random) -> Pair:
+    """The one sum that both have in millions.
+
+    >>> _priced(("It cost $30.", "Ça a coûté 30 dollars."), random.Random(0))
+    ('It cost $79.6 million.', 'Ça a coûté 79,6 millions de dollars.')
+    """
+    number = f"{draw.randrange(2, 1000)}" if draw.random() < 0.4 else f"{draw.randrange(20, 1000) / 10:.1f}"
+    million, millions = draw.choice((("million", "millions"), ("million", "millions"), ("billion", "milliards")))
+    en = f"${number} {million}" if draw.random() < 0.8 else f"{number} {million} dollars"
+    fr = f"{number.replace('.', ',')} {millions} de dollars"
+    return _DOLLARS[0].sub(en, pair[0]), _DOLLARS[1].sub(fr, pair[1])
+
+
+def inside(pair: Pair, known: set[str]) -> Pair | None:
+    """Both as they stand inside a sentence: begun small, without the stop; None where that cannot be told.
+
+    >>> inside(("It rains.", "Il pleut."), set()), inside(("Tom sings.", "Tom chante."), {"Tom"})
+    (('it rains', 'il pleut'), ('Tom sings', 'Tom chante'))
+    >>> inside(("I know it.", "J'en suis sûr."), set())
+    ('I know it', "j'en suis sûr")
+    """
+    found = []
+    for text in pair:
+        first = re.match(r"\w+", text)
+        if first is None or not re.fullmatch(r"[^.?!:;\"«»“”]+\.", text):
+            return None
+        word = first.group()
+        stays = word in known or (word == "I" and text is pair[0]) or (word[:2].isupper() and len(word) > 1)
+        found.append((text if stays else text[0].lower() + text[1:])[:-1].rstrip())
+    return found[0], found[1]
+
+
+def que(clause: str) -> str:
+    """
+    >>> que("il pleut"), que("tu viens")
+    ("qu'il pleut", 'que tu viens')
+    """
+    return f"qu'{clause}" if re.match(r"(?!oui|onz)[aàâeéèêiîoôu]", clause.lower()) else f"que {clause}"
+
+
+def longer(pair: Pair, other: Pair, known: set[str], draw: random.Random) -> Pair | None:
+    """Two statements as one sentence, or one that is reported or dated; None where one of them cannot be.
+
+    >>> longer(("It rains.", "Il pleut."), ("She sings.", "Elle chante."), set(), random.Random(4))
+    ('It rains, so she sings.', 'Il pleut, donc elle chante.')
+    """
+    first, second = inside(pair, known), inside(other, known)
+    if first is None or second is None:
+        return None
+    who = invented(draw, draw.choice(("Tom", "Tom", "Anna"))) + draw.choice(("", " " + invented(draw, "Tom")))
+    verb, a_dit = draw.choice(_REPORTED)
+    month, mois = draw.choice(_MONTHS)
+    day, jour = draw.choice(_DAYS)
+    date, year = draw.randrange(2, 29), draw.randrange(1900, 2030)
+    both = _together(pair, second, draw)
+    frames = (
+        both,
+        both,
+        both,
+        both,
+        (f"{who} {verb} {first[0]}.", f"{who} {a_dit} {que(first[1])}."),
+        (f"According to {who}, {first[0]}.", f"Selon {who}, {first[1]}."),
+        (f"In {year}, {first[0]}.", f"En {year}, {first[1]}."),
+        (f"In {month} {year}, {first[0]}.", f"En {mois} {year}, {first[1]}."),
+        (f"On {month} {date}, {first[0]}.", f"Le {date} {mois}, {first[1]}."),
+        (f"On {day}, {first[0]}.", f"{jour.capitalize()}, {first[1]}."),
+        (f"{who} {verb} {first[0]} and {second[0]}.", f"{who} {a_dit} {que(first[1])} et {que(second[1])}."),
+    )
+    return draw.choice(frames)
+
+
+def _together(pair: Pair, second: Pair, draw: random.Random) -> Pair:
+    (begin, commence), (and_, et) = (re.sub(r"\s*\.$", "", text) for text in pair), draw.choice(_JOINED)
+    clause = que(second[1]) if et.endswith("que ") else second[1]
+    return f"{begin}{and_}{second[0]}.", f"{commence}{et.removesuffix('que ')}{clause}."
 
 
 def variants(pairs: Sequence[Pair], seed: int = 0) -> list[Pair]:
@@ -186,4 +301,15 @@ def quotations(pairs: Sequence[Pair], seed: int = 0) -> list[Pair]:
         if draw.random() < QUOTED and (other := quoted(pair, known, draw)):
             found.append(other)
         found += [other for _ in range(COUNTED) if (other := counted(pair, draw))]
+    return found
+
+
+def longer_ones(pairs: Sequence[Pair], seed: int = 0) -> list[Pair]:
+    """A share of the pairs made longer, each with one drawn from all; the same for the same seed."""
+    known = names(pairs)
+    draw = random.Random(seed)
+    found = []
+    for pair in pairs:
+        if draw.random() < LONGER and (one := longer(pair, draw.choice(pairs), known, draw)):
+            found.append(one)
     return found

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from regard.folder import Loaded, read_config, write_config
 from regard.folder import open as open_folder
 from regard.models import RNNSeq2Seq, Transformer
 from regard.nn import EncoderLayer, FeedForward, LearnedPositions, MultiHeadAttention, SinusoidalPositions
-from regard.score import Dot
+from regard.score import Dot, Rotary, Score
 from regard.text import BOS, EOS, PAD, UNK, Subwords
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def to_spec(
         "ffn_glu": c.activation == "swiglu",
     }
     heads = c.heads if head is None else 1
-    encoder = specs.TransformerEncoderSpec(c.encoder_layers, c.heads, **how)
+    encoder = specs.TransformerEncoderSpec(c.encoder_layers, c.heads, **how, **_turned(model.encoder))
     decoder = specs.TransformerDecoderSpec(
-        c.decoder_layers, c.heads, alignment_layer=layer, alignment_heads=heads, **how
+        c.decoder_layers, c.heads, alignment_layer=layer, alignment_heads=heads, **how, **_turned(model.decoder)
     )
     source = model.embedding if model.source_embedding is None else model.source_embedding
     encoder.embeddings[0].weight = _array(source.weight)
@@ -96,7 +96,8 @@ def to_spec(
         decoder.projection.bias = _array(model.output_bias)
     places = model.positions if model.source_positions is None else model.source_positions
     encoder.position_encodings.encodings = _places(places, positions, c.dim)
-    decoder.position_encodings.encodings = _places(model.positions, positions, c.dim)
+    if not _turned(model.decoder):  # else its specification has no place for them
+        decoder.position_encodings.encodings = _places(model.positions, positions, c.dim)
     ours: Any
     for written, ours in zip(encoder.layer, model.encoder, strict=True):
         _layer(written, ours)
@@ -131,12 +132,41 @@ def refuse(model: Transformer | RNNSeq2Seq) -> None:
     if c.norm_first() != c.norm_first(decoder=True):
         raise ValueError("CTranslate2 has norms in one place: a decoder_norm other than norm cannot be exported")
     for name, attention in model.named_modules():
-        if isinstance(attention, MultiHeadAttention) and type(attention.score) is not Dot:
+        if isinstance(attention, MultiHeadAttention) and not _known(attention.score, name.endswith("cross_attention")):
             kind = type(attention.score).__name__
             raise ValueError(
-                f"CTranslate2 knows the dot product alone: {name} has the score {kind} and cannot be exported; "
-                'train with self_score = "dot" and cross_score = "dot"'
+                f"CTranslate2 knows the dot product, and in self-attention that of rotated vectors: {name} has the score "
+                f'{kind} and cannot be exported; train with self_score = "rotary" or "dot" and cross_score = "dot"'
             )
+    for layers in (model.encoder, model.decoder):
+        if _turned(layers) and c.positions != "none":
+            raise ValueError(
+                f"CTranslate2 has one kind of positions: a model with rotary scores and {c.positions} positions cannot "
+                'be exported; train with positions = "none"'
+            )
+
+
+def _known(score: Score, cross: bool) -> bool:
+    if type(score) is Rotary and not cross:
+        score = score.inner
+    return type(score) is Dot
+
+
+def _turned(layers: nn.ModuleList) -> dict[str, Any]:
+    """How a stack's self-attention turns queries and keys, in CTranslate2's words; nothing where it does not."""
+    found = [
+        {
+            "rotary_dim": layer.attention.head_dim if score.dims is None else score.dims,
+            "rotary_interleave": score.interleaved,
+            "rotary_base": score.base,
+        }
+        if isinstance(score := layer.attention.score, Rotary)
+        else {}
+        for layer in cast("Iterable[EncoderLayer]", layers)
+    ]
+    if any(one != found[0] for one in found):
+        raise ValueError("CTranslate2 turns queries and keys in every layer alike: this model cannot be exported")
+    return found[0]
 
 
 # --- the folder ---
@@ -208,7 +238,8 @@ def _layer(spec: Any, layer: EncoderLayer) -> None:
 
 def _attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, first: int | None = None) -> None:
     """One attention; ``first`` is the head to be put before the others. Grouped key/value heads are written out."""
-    assert isinstance(attention.score, Dot)
+    score = attention.score.inner if isinstance(attention.score, Rotary) else attention.score
+    assert isinstance(score, Dot)
     heads, size = attention.heads, attention.head_dim
     order = sorted(range(heads), key=lambda h: h != first)
     shared = [h * attention.kv_heads // heads for h in order]
@@ -223,8 +254,8 @@ def _attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, first:
         _linear(spec.linear[0], maps[0])
         _linear(spec.linear[1], *maps[1:])
     _linear(spec.linear[-1], (attention.out_proj.weight[:, q], attention.out_proj.bias))
-    if attention.score.scale is not None:
-        spec.queries_scale = np.float32(attention.score.scale)
+    if score.scale is not None:
+        spec.queries_scale = np.float32(score.scale)
     _norm(spec.layer_norm, norm)
 
 
