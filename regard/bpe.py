@@ -2,12 +2,15 @@
 
 BPE-dropout (Provilkov et al. 2020, https://arxiv.org/abs/1910.13267): while merging, every possible merge is left out
 with probability p, at each step anew; the best of those left is done; when none is left the chunk is done. In the order
-of priority, then, merge number g is done with probability pᵍ (1 − p): **one draw per step decides**. A chunk's possible
-segmentations are nodes of a graph whose edges are the merges in order of priority; nodes are made once, when first
-met, and drawing is then a walk in integer tables, a few NumPy calls per step for a million chunks.
+of priority, then, merge number g is done with probability pᵍ (1 − p): one draw per step decides. And so many steps as
+are plain ones, with no merge left out, there are k or more of with probability (1 − p)ᵏ: **one draw per chunk decides**
+where it first departs from plain BPE, if it does before its K merges are done; most do not, and are what they are without
+dropout. The possible segmentations of the others are nodes of a graph whose edges are the merges in order of priority;
+nodes are made once, when first met, and drawing is then a walk in integer tables, a few NumPy calls per step for a
+million chunks.
 
-The draw is a hash of (seed, epoch, side, line, place in the line, step). So a line is cut in the same way whatever else
-is cut with it, in whatever order: training that is resumed, or spread over processes, sees the same subwords.
+Draws are hashes of (seed, epoch, side, line, place in the line, step). So a line is cut in the same way whatever else is
+cut with it, in whatever order: training that is resumed, or spread over processes, sees the same subwords.
 """
 
 from __future__ import annotations
@@ -90,19 +93,37 @@ class Chunks:
     """The distinct chunks of a text, numbered as they come, and the subwords of each without dropout.
 
     A chunk is what the merges never look beyond: a word with the space before it, a run of punctuation. ``split`` gives
-    the chunks of a line, ``cut`` the subwords of a chunk, ``sizes`` the bytes of each subword.
+    the chunks of a line, ``cut`` the subwords of a chunk, ``sizes`` the bytes of each subword. A line whose words stand
+    one space apart has the chunks that its words have as lines of their own, so a word is split once.
     """
 
     def __init__(
         self, split: Callable[[str], list[str]], cut: Callable[[str], list[int]], sizes: Sequence[int]
     ) -> None:
         self._split, self._cut, self._sizes = split, cut, sizes
+        self._words: dict[str, list[int]] = {}
         self._numbers: dict[str, tuple[int, ...]] = {}
+        self._lengths: list[int] = []
         self._known: dict[tuple[int, ...], int] = {}
         self._values, self._offsets = array("I"), array("q", [0])
 
     def line(self, text: str) -> list[int]:
         """The chunks of a line."""
+        words = text.split(" ") if isinstance(text, str) else []
+        if not words or words != text.split():
+            return self._whole(text)
+        numbers: list[int] = []
+        for word in words:
+            found = self._words.get(word)
+            if found is None:
+                try:
+                    found = self._words[word] = self._whole(word)
+                except ValueError:
+                    return self._whole(text)  # and say where in the line
+            numbers += found
+        return numbers
+
+    def _whole(self, text: str) -> list[int]:
         numbers: list[int] = []
         for piece in self._split(text):
             numbers += self._numbers.get(piece) or self._add(piece)
@@ -113,7 +134,7 @@ class Chunks:
 
     def count(self, line: Sequence[int]) -> int:
         """Subwords in these chunks."""
-        return sum(self._offsets[n + 1] - self._offsets[n] for n in line)
+        return sum(map(self._lengths.__getitem__, line))
 
     def table(self) -> Ragged:
         """The subwords of every chunk so far."""
@@ -136,6 +157,7 @@ class Chunks:
     def _number(self, tokens: tuple[int, ...]) -> int:
         if tokens not in self._known:
             self._known[tokens] = len(self._known)
+            self._lengths.append(len(tokens))
             self._values.extend(tokens)
             self._offsets.append(len(self._values))
         return self._known[tokens]
@@ -149,15 +171,20 @@ class Dropout:
 
     def __init__(self, merges: Merges, letters: Sequence[tuple[int, ...]]) -> None:
         self._merges, self._letters = merges, letters
+        self._letter_counts = np.array([len(own) for own in letters], np.int64)
         self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
         self._node: dict[tuple[int, ...], int] = {}
-        self._parts: list[tuple[int, ...]] = []
-        # Node n's edges, best merge first, are _first[n] … _first[n] + _degree[n] − 1; a degree of −1 is not known yet.
-        # Edge e merges what is at _at[e] and after it, and leads to node _next[e]; −1 is not known yet.
+        # Node n's parts are _values[_ends[n]] … _values[_ends[n + 1] − 1]. Its edges, best merge first, are _first[n] …
+        # _first[n] + _degree[n] − 1; a degree of −1 is not known yet. Edge e merges what is at _at[e] and after it, and
+        # leads to node _next[e]; −1 is not known yet.
+        self._values, self._ends = array("I"), array("q", [0])
         self._first, self._degree, self._at, self._next = array("q"), array("i"), array("i"), array("q")
+        # the node that each chunk of one table starts from, or −1
+        self._of: Integers | None = None
+        self._starts: Integers = np.zeros(0, np.int64)
 
     def draw(self, lines: Ragged, table: Ragged, keys: Integers, p: float, *, alike: bool = False) -> Ragged:
         """The subwords of each line, given as chunks, at dropout ``p``; one key per line.
@@ -173,28 +200,63 @@ class Dropout:
         else:
             place = np.arange(len(lines.values)) - np.repeat(lines.offsets[:-1], lines.lengths)
         keys = mix(np.repeat(keys, lines.lengths), place)
+        ends = np.concatenate([[0], np.cumsum(self._letter_counts[table.values])])
+        merges = np.diff(ends[table.offsets]) - table.lengths  # each makes one of two
         blocks = [slice(a, a + _BLOCK) for a in range(0, len(keys), _BLOCK)]
         with self._lock:
-            parts = [self._block(lines.values[block], table, keys[block], p) for block in blocks]
+            parts = [self._block(lines.values[block], table, merges, keys[block], p) for block in blocks]
         ends = np.cumsum(np.concatenate([[0], *[part.lengths for part in parts]]))
         return Ragged(np.concatenate([part.values for part in parts]), ends[lines.offsets])
 
-    def _block(self, chunks: Integers, table: Ragged, keys: Integers, p: float) -> Ragged:
-        if len(self._parts) > MAX_NODES:
+    def _block(self, chunks: Integers, table: Ragged, merges: Integers, keys: Integers, p: float) -> Ragged:
+        """The subwords of chunks; ``merges``: how many each chunk of the table takes."""
+        if len(self._degree) > MAX_NODES:
             self._forget()
-        kinds, which = _distinct(chunks, table.rows)
-        starts = [sum((self._letters[t] for t in tokens), ()) for tokens in table.take(kinds).lists()]
-        nodes = self._walk(np.array([self._number(start) for start in starts])[which], keys, _chances(p))
-        kinds, which = _distinct(nodes, len(self._parts))
-        return Ragged.of([self._parts[n] for n in kinds.tolist()], table.values.dtype).take(which)
+        plain, first = _plain_chances(p, int(merges.max())), mix(keys, 0)
+        departs = np.flatnonzero(first > plain[merges[chunks]])
+        if not len(departs):
+            return table.take(chunks)
+        nodes = self._starting(chunks[departs], table)
+        # first[departs] is above plain[k] for the first time at one more than the plain steps
+        steps = len(plain) - np.searchsorted(plain[::-1], first[departs]) - 1
+        nodes = self._walk(self._plainly(nodes, steps), keys[departs], _chances(p))
+        # those nodes as more rows of the table
+        kinds, which = _distinct(nodes, len(self._degree))
+        known = Ragged(np.frombuffer(self._values, np.uint32), np.frombuffer(self._ends, np.int64)).take(kinds)
+        rows = chunks.astype(np.int64)
+        rows[departs] = table.rows + which
+        values = np.concatenate([table.values, known.values.astype(table.values.dtype)])
+        return Ragged(values, np.concatenate([table.offsets, table.offsets[-1] + known.offsets[1:]])).take(rows)
+
+    def _starting(self, chunks: Integers, table: Ragged) -> Integers:
+        """The nodes of their single letters."""
+        if self._of is not table.values:
+            self._of, self._starts = table.values, np.full(table.rows, -1)
+        new = np.unique(chunks[self._starts[chunks] < 0])
+        letters = [sum((self._letters[t] for t in tokens), ()) for tokens in table.take(new).lists()]
+        self._starts[new] = [self._number(own) for own in letters]
+        return np.asarray(self._starts[chunks])
+
+    def _plainly(self, nodes: Integers, steps: Integers) -> Integers:
+        """From each node along so many best edges."""
+        moving = np.flatnonzero(steps)
+        while len(moving):
+            here = nodes[moving]
+            self._expand(here)
+            nodes[moving] = self._follow(here, np.zeros(len(here), np.int64))
+            steps = steps - 1
+            moving = moving[steps[moving] > 0]
+        return nodes
 
     def _walk(self, nodes: Integers, keys: Integers, chances: Integers) -> Integers:
-        """From each node along drawn edges until one is drawn that the node does not have."""
+        """From each node along drawn edges, the first not the best, until one is drawn that the node does not have."""
         moving, step = np.arange(len(nodes)), 0
         while len(moving):
             here = nodes[moving]
             self._expand(here)
-            left_out = len(chances) - np.searchsorted(chances, mix(keys[moving], step), side="right")
+            left_out = len(chances) - np.searchsorted(chances, mix(keys[moving], step + 1), side="right")
+            if step == 0:
+                left_out += 1  # it is here because the best was left out
             goes = left_out < np.frombuffer(self._degree, np.int32)[here]
             moving, here, left_out = moving[goes], here[goes], left_out[goes]
             nodes[moving] = self._follow(here, left_out) if len(moving) else 0
@@ -205,7 +267,7 @@ class Dropout:
         """Finds the edges of nodes that have not been met."""
         new = nodes[np.frombuffer(self._degree, np.int32)[nodes] < 0]
         for node in np.unique(new).tolist():
-            found = [(self._merges.get(pair), i) for i, pair in enumerate(pairwise(self._parts[node]))]
+            found = [(self._merges.get(pair), i) for i, pair in enumerate(pairwise(self._parts(node)))]
             best = sorted((merge[0], i) for merge, i in found if merge)  # equal merges: the leftmost first
             self._first[node], self._degree[node] = len(self._at), len(best)
             self._at.extend(i for _, i in best)
@@ -218,15 +280,19 @@ class Dropout:
         if len(new):
             new_edges, one = np.unique(edges[new], return_index=True)
             for edge, node in zip(new_edges.tolist(), nodes[new][one].tolist(), strict=True):
-                parts, i = self._parts[node], self._at[edge]
+                parts, i = self._parts(node), self._at[edge]
                 merged = self._merges[parts[i], parts[i + 1]][1]
                 self._next[edge] = self._number((*parts[:i], merged, *parts[i + 2 :]))
         return np.asarray(np.frombuffer(self._next, np.int64)[edges])
 
+    def _parts(self, node: int) -> tuple[int, ...]:
+        return tuple(self._values[self._ends[node] : self._ends[node + 1]])
+
     def _number(self, parts: tuple[int, ...]) -> int:
-        number = self._node.setdefault(parts, len(self._parts))
-        if number == len(self._parts):
-            self._parts.append(parts)
+        number = self._node.setdefault(parts, len(self._degree))
+        if number == len(self._degree):
+            self._values.extend(parts)
+            self._ends.append(len(self._values))
             self._first.append(0)
             self._degree.append(-1)
         return number
@@ -247,3 +313,8 @@ def _chances(p: float) -> Integers:
         chances.append(min(int(chance * 2.0**64), 2**64 - 1))
         chance *= p
     return np.array(chances[::-1], np.uint64)
+
+
+def _plain_chances(p: float, most: int) -> Integers:
+    """(1 − p)ᵏ for k = 0 … most as 64-bit integers: a draw not above number k begins with k plain steps or more."""
+    return np.array([max(int((1 - p) ** k * 2.0**64), 1) - 1 for k in range(most + 1)], np.uint64)

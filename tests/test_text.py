@@ -143,6 +143,17 @@ def test_any_text_comes_back(line):
         assert all(i >= 6 for i in encoded.ids), "a special token was made of text"
 
 
+@given(st.lists(TEXT, min_size=1, max_size=4), st.booleans())
+def test_a_corpus_is_cut_as_its_lines_are(lines, lowercase):
+    """Word by word, where words stand one space apart."""
+    subwords = lowered() if lowercase else fixed()
+    chunks = subwords.chunks()
+    texts = [*lines, " ".join(lines), "the cat", *lines]
+    rows = Ragged.of([chunks.line(line) for line in texts])
+    assert rows.spread(chunks.table()).lists() == [subwords.encode(line).ids for line in texts]
+    assert [chunks.count(row) for row in rows.lists()] == [len(subwords.encode(line).ids) for line in texts]
+
+
 def test_tokenised_text_keeps_its_spaces(subwords):
     for line in EN + FR:
         assert subwords.decode(subwords.encode(line).ids).split(" ") == line.split(" ")
@@ -163,6 +174,8 @@ def test_lone_surrogates_are_refused(subwords):
     for call in (subwords.encode, subwords.chunks().line, lambda line: subwords.encode(line, dropout=0.1)):
         with pytest.raises(ValueError, match=r"U\+DC80, at character 3"):
             call("abc\udc80")
+    with pytest.raises(ValueError, match=r"U\+DC80, at character 7"):
+        subwords.chunks().line("the abc\udc80")
     with pytest.raises(TypeError, match="got bytes"):
         subwords.encode(b"abc")
 

@@ -98,7 +98,7 @@ class GraphEngine(Engine):
     eagerly, the update that had begun from its beginning.
     """
 
-    WARM, SHAPES = 2, 96  # times a shape is run eagerly; graphs kept
+    WARM, SHAPES = 2, 160  # times a shape is run eagerly; graphs kept
 
     def __init__(
         self,
