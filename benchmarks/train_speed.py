@@ -46,9 +46,10 @@ from regard.train.engine import Engine, GraphEngine
 
 VOCABULARY = 10_000
 SUMS = 2  # of an objective: loss and negative log-likelihood
+LAYERS = {"encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3, "self_score": "dot"}
 SIZES = {
-    "tiny, d 128": {"dim": 128, "ffn_dim": 256, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
-    "small, d 256": {"dim": 256, "ffn_dim": 512, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
+    "tiny, d 128": {"dim": 128, "ffn_dim": 256, "heads": 4, **LAYERS},
+    "small, d 256": {"dim": 256, "ffn_dim": 512, "heads": 4, **LAYERS},
 }
 
 

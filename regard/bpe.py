@@ -2,15 +2,14 @@
 
 BPE-dropout (Provilkov et al. 2020, https://arxiv.org/abs/1910.13267): while merging, every possible merge is left out
 with probability p, at each step anew; the best of those left is done; when none is left the chunk is done. In the order
-of priority, then, merge number g is done with probability pᵍ (1 − p): one draw per step decides. And so many steps as
-are plain ones, with no merge left out, there are k or more of with probability (1 − p)ᵏ: **one draw per chunk decides**
-where it first departs from plain BPE, if it does before its K merges are done; most do not, and are what they are without
-dropout. The possible segmentations of the others are nodes of a graph whose edges are the merges in order of priority;
-nodes are made once, when first met, and drawing is then a walk in integer tables, a few NumPy calls per step for a
-million chunks.
+of priority, then, merge number g is done with probability pᵍ (1 − p): one draw per step decides. The first k steps are
+all plain ones, nothing left out, with probability (1 − p)ᵏ: **one draw per chunk decides** where it first departs from
+plain BPE, if it does so before all its merges are done. Most do not, and are what they are without dropout. Possible
+segmentations of the others are nodes of a graph whose edges are the merges in order of priority; nodes are made once,
+when first met, and drawing is then a walk in integer tables, a few NumPy calls per step for a million chunks.
 
-Draws are hashes of (seed, epoch, side, line, place in the line, step). So a line is cut in the same way whatever else is
-cut with it, in whatever order: training that is resumed, or spread over processes, sees the same subwords.
+Draws are hashes of (seed, epoch, side, line, place in the line, step). So a line is cut in the same way whatever else
+is cut with it, in whatever order: training that is resumed, or spread over processes, sees the same subwords.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def script(name):
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
 ablate, aligner, install, tune, variants = map(script, ("ablate", "aligner", "install", "tune", "variants"))
+run = script("run")
 
 
 def put(path, *lines):
@@ -101,11 +103,6 @@ def corpora(tmp_path):
         "2\tThe river flows to the sea .",
         *(f"3\t{line.split(chr(9))[0]}" for line in cats),
     )
-    for part in ("train", "dev", "test"):
-        put(
-            folder / "scitldr_a" / f"{part}.jsonl.gz",
-            json.dumps({"source": [f"We {part} a model here."], "target": []}),
-        )
     put(folder / "wmt_news_eng_fra" / "newstest2014.en.gz", NEWS)
     put(folder / "wmt_news_eng_fra" / "newstest2014.fr.gz", "Le comité se réunira de nouveau jeudi pour discuter.")
     for stem in ("val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"):
@@ -161,6 +158,41 @@ def test_quotations_are_quoted_on_both_sides(prepared):
     assert variants.quoted(('He said "no".', "Il dit « non »."), set(), random.Random(0)) is None
     assert variants.counted(("Meet me at 3 p.m.", "Retrouve-moi à 3 h."), random.Random(0)) is None
     assert prepared[1]["quotations"]["kept"] == len(got(prepared[0] / "quotations.tsv.gz"))
+
+
+def test_longer_sentences_are_of_two_or_reported(prepared):
+    pairs = [("It rains.", "Il pleut."), ("I know Tom.", "J'ai connu Tom."), ("Who?", "Qui ?"), ("Go!", "Va !")] * 300
+    some = variants.longer_ones(pairs)
+    assert some == variants.longer_ones(pairs) != variants.longer_ones(pairs, seed=1)
+    assert len(some) > 0.05 * len(pairs)
+    for en, fr in some:
+        assert en[0].isupper() and fr[0].isupper() and en[-1] == fr[-1] == "." and en.count(".") == fr.count(".") == 1
+        assert not re.search(r"\bque? [aeiouéè]|\bIl pleut.*\bIl\b|, J'|\? |! ", fr), fr
+        assert sum(word in en for word in ("rains", "know")) == sum(word in fr for word in ("pleut", "connu"))
+    pairs = [("It rains.", "Il pleut."), ("I know Tom.", "J'ai connu Tom.")]
+    many = {variants.longer(*pairs, {"Tom"}, random.Random(k)) for k in range(200)}
+    assert many >= {
+        ("It rains because I know Tom.", "Il pleut parce que j'ai connu Tom."),
+        ("It rains, while I know Tom.", "Il pleut, tandis que j'ai connu Tom."),
+    }
+    assert any(re.fullmatch(r"According to .+, it rains\.\|Selon .+, il pleut\.", "|".join(one)) for one in many)
+    assert any(re.fullmatch(r".+ said it rains\.\|.+ a déclaré qu'il pleut\.", "|".join(one)) for one in many)
+    dollars = ("It cost $30 to mend.", "Ça a coûté 30 $ à réparer.")
+    sums = {variants.counted(dollars, random.Random(k)) for k in range(40)}
+    assert any(re.fullmatch(r"It cost \$[\d.]+ billion to mend\.", en) for en, _ in sums)
+    assert any(re.fullmatch(r"Ça a coûté [\d,]+ milliards de dollars à réparer\.", fr) for _, fr in sums)
+    assert prepared[1]["longer"]["kept"] == len(got(prepared[0] / "longer.tsv.gz"))
+
+
+def test_invented_words_are_counted():
+    pairs = [("Tom's helicopter flies.", "L'hélicoptère de Tom vole."), ("It rains.", "Il pleut.")]
+    heard = texts.lexicon(["L'hélicoptère de Marie vole.", "Il pleut."])
+    outputs = ["Le hlicopter de Tom vole.", "Il pleut."]
+    assert evaluate.invented(pairs, outputs, heard) == {
+        "invented words in a thousand": 285.7,
+        "such as": ["le", "hlicopter"],
+    }
+    assert evaluate.invented(pairs * 2, outputs * 2, heard | {"le"})["invented words in a thousand"] == 142.9
 
 
 def test_what_a_set_contributes(prepared, corpora, tmp_path, capsys, monkeypatch):
@@ -279,7 +311,7 @@ def test_distillation_goes_on_where_it_stopped(prepared, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.translator.load", lambda *_, **__: Parrot())
     options = argparse.Namespace(
         model="m", data=out, out=tmp_path / "shards", sets=("tatoeba", "mono"), minutes=1.0, lines=10, beam=1,
-        batch_tokens=100, device=None,
+        batch_tokens=100, device=None, words=None,
     )  # fmt: skip
     distill.distill(options)
     made = sorted(p.name for p in options.out.iterdir())
@@ -290,6 +322,7 @@ def test_distillation_goes_on_where_it_stopped(prepared, tmp_path, monkeypatch):
     assert Parrot.calls == before + 1
     why = distill.merge(options)
     assert why["mono"]["looped"] + why["mono"]["lengths differ"] == 1 and "not translated yet" not in why["tatoeba"]
+    assert not any("an invented word" in reasons for reasons in why.values())
     lines = got(out / "distilled-tatoeba.tsv.gz")
     assert len(lines) == why["tatoeba"]["kept"] and all(
         fr == texts.french(f"le {en}") for en, fr in (l.split("\t") for l in lines)
@@ -301,6 +334,61 @@ def test_distillation_goes_on_where_it_stopped(prepared, tmp_path, monkeypatch):
     options.lines = 9
     with pytest.raises(ValueError, match="or other --lines"):
         distill.merge(options)
+
+
+def stage(name, code, done=lambda: False):
+    return run.Stage(name, lambda _: [sys.executable, "-c", code], done)
+
+
+def test_stages_follow_each_other_within_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "GRACE", 5.0)
+    said, first, second = [], tmp_path / "first", tmp_path / "second"
+    write = stage("first", f"open({str(first)!r}, 'w')", first.exists)
+    late = f"""
+import time
+try: time.sleep(60)
+except KeyboardInterrupt: open({str(second)!r}, 'w')
+"""
+    todo = [write, stage("second", late), stage("third", "raise SystemExit(0)")]
+    start = time.monotonic()
+    assert run.run(todo, start + 8.0, said.append) == "second"
+    assert first.exists() and second.exists(), "it was not stopped in good order"
+    assert time.monotonic() - start < 30 and "goes on" in said[-1]
+    assert run.run([write], time.monotonic() - 1, said.append) is None, "what is done needs no time"
+    assert run.run([stage("third", "")], time.monotonic() - 1, said.append) == "third"
+    with pytest.raises(SystemExit, match="third ended with exit code 3"):
+        run.run([stage("third", "raise SystemExit(3)")], time.monotonic() + 60, said.append)
+
+
+@pytest.mark.slow
+def test_teacher_and_student_in_one_command(prepared, tmp_path, monkeypatch, capfd):
+    """Real processes, with settings of the recipe that are small enough for a CPU."""
+    recipe, folder = tmp_path / "recipe", tmp_path / "work"
+    recipe.mkdir()
+    for path in RECIPE.glob("*.py"):
+        shutil.copy(path, recipe)
+    shutil.copytree(prepared[0], folder / "data")
+    for name, sets in (("teacher", ["tatoeba"]), ("student", ["tatoeba", "distilled-tatoeba", "distilled-mono"])):
+        corpora = ", ".join(f'{{ tsv = "{folder}/data/{one}.tsv.gz" }}' for one in sets)
+        (recipe / f"{name}.toml").write_text(
+            f"""
+data = {{ corpora = [{corpora}], valid = [{{ tsv = "{folder}/data/valid.tsv.gz" }}] }}
+subwords = {{ vocab_size = 300 }}
+model = {{ dim = 16, ffn_dim = 16, heads = 2, encoder_layers = 1, decoder_layers = 1 }}
+training = {{ updates = 2, tokens = 600, bleu = false }}
+"""
+        )
+    monkeypatch.setattr(run, "RECIPE", recipe)
+    monkeypatch.setenv("PYTHONPATH", str(RECIPE.parents[1]))
+    command = ["--seconds", "300", "--folder", str(folder), "--copies", str(tmp_path / "copies"), "--sets"]
+    run.main([*command, "tatoeba,mono", "--", "--set", "training.seed=3"])
+    assert "done: " in capfd.readouterr().out
+    kept = sorted(path.name for path in (tmp_path / "copies").iterdir())
+    assert kept == ["distilled-mono.tsv.gz", "distilled-tatoeba.tsv.gz", "student.part-1-of-1"]
+    student = parts.join([tmp_path / "copies" / kept[-1]], tmp_path / "joined")
+    assert read_toml(student / "config.toml")["training"]["seed"] == 3
+    run.main([*command, "tatoeba,mono"])  # nothing is left to do
+    assert "student:" not in capfd.readouterr().out
 
 
 def test_parts_are_whole_again(tmp_path):
@@ -351,7 +439,7 @@ def test_settings_can_be_trained_with(name):
         stored = pack({k: torch.zeros(v.shape) for k, v in model.state_dict().items()}, "int8")
         assert 14e6 < sum(t.nbytes for t in stored.values()) < 16 * 2**20
     names = [Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in fitted.data.corpora]
-    assert set(names) <= {"tatoeba", "variants", "quotations", "laws", "docs", "mono"}
+    assert set(names) <= {"tatoeba", "variants", "quotations", "longer", "laws", "docs", "mono"}
 
 
 def test_counters_name_everything():

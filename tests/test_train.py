@@ -444,7 +444,8 @@ def test_a_tiny_model_learns_a_toy_language(tmp_path):
     settings = Settings(
         data=data,
         subwords={"vocab_size": 400, "dropout": 0.0},
-        model={"dim": 48, "ffn_dim": 96, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+        model={"dim": 48, "ffn_dim": 96, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+        | {"self_score": "dot"},  # one layer finds places by their sinusoids: words stand in any order here
         training={"updates": 400, "tokens": 800, "warmup": 50, "lr": 1e-2, "valid_every": 200, "rdrop": 0.0}
         | {"smoothing": 0.0},
     )
@@ -547,6 +548,16 @@ def test_defaults_grow_with_the_corpus():
     assert [f.training.rdrop for f in fits] == [5.0, 2.5, 0.0, 0.0]
     short = [Fitted.of(Settings(data=Data(), training=t), 2000, False) for t in ({"updates": 600}, {"warmup": 900})]
     assert [(f.training.warmup, f.training.updates) for f in short] == [(150, 600), (900, 4000)]
+    positioned = [
+        Fitted.of(Settings(data=Data(), model=m), 2000, False).model
+        for m in ({}, {"self_score": "dot"}, {"positions": "sinusoidal"}, {"dim": 20, "heads": 4})
+    ]
+    assert [(m["self_score"], m["positions"]) for m in positioned] == [
+        ("rotary", "none"),
+        ("dot", "sinusoidal"),
+        ("dot", "sinusoidal"),
+        ("dot", "sinusoidal"),
+    ]
     assert [f.training.multiple for f in (fits[0], Fitted.of(Settings(data=Data()), 2000, True))] == [1, 8]
 
 

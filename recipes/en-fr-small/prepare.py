@@ -2,13 +2,13 @@
 
     python recipes/en-fr-small/prepare.py CORPORA --out out/en-fr-small/data
 
-CORPORA is a folder with tatoeba_eng_fra, canada_laws_en_fr, python_docs_en_fr, transread_novels_en_fr, qamr and
-scitldr_a; and with what is only tested on: wmt_news_eng_fra, multi30k, hansards_word_alignment. Of these nothing is
-written: they are read to keep their sentences, either side, out of what is.
+CORPORA is a folder with tatoeba_eng_fra, canada_laws_en_fr, python_docs_en_fr, transread_novels_en_fr and qamr; and
+with what is only tested on: wmt_news_eng_fra, multi30k, hansards_word_alignment. Of these nothing is written: they are
+read to keep their sentences, either side, out of what is.
 
-Written, as gzipped "English TAB French" lines: tatoeba, variants and quotations of it, laws, docs and novels for
-training, valid for validation, test.tatoeba and test.laws; mono (English alone, for a teacher to translate);
-counts.json and ATTRIBUTION.md.
+Written, as gzipped "English TAB French" lines: tatoeba, and variants, quotations and longer sentences made of it; laws,
+docs and novels for training; valid for validation, test.tatoeba and test.laws; mono (English alone, for a teacher to
+translate); counts.json and ATTRIBUTION.md.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ ATTRIBUTION = {
     " English original: Python documentation, Python Software Foundation License.",
     "novels": "TransRead: eleven novels, mostly of Project Gutenberg, sentence alignment under CC BY-SA 4.0"
     " (github.com/fyvo/TransReadAlignments).",
-    "mono": "English alone: sentences of QAMR (github.com/uwnlp/qamr, MIT; from Wikipedia and Wikinews) and of SciTLDR"
-    " (github.com/allenai/scitldr, Apache-2.0).",
+    "mono": "English alone: sentences of QAMR (github.com/uwnlp/qamr, MIT; from Wikipedia and Wikinews).",
 }
 MADE = {"variants": variants, "quotations": quotations, "longer": longer_ones}  # of Tatoeba's pairs
 REPEATS = 2  # pairs of one mould in the laws
@@ -102,10 +101,6 @@ def novels(folder: Path) -> list[Pair]:
 def english(folder: Path) -> Iterator[str]:
     for _, text in rows(folder / "qamr" / "wiki-sentences.tsv.gz"):
         yield joined(text, "en")
-    for part in ("train", "dev", "test"):
-        for (line,) in rows(folder / "scitldr_a" / f"{part}.jsonl.gz"):
-            entry = json.loads(line)
-            yield from map(clean, [*entry["source"], *entry["target"]])
 
 
 def tested_on(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:

@@ -135,8 +135,9 @@ def refuse(model: Transformer | RNNSeq2Seq) -> None:
         if isinstance(attention, MultiHeadAttention) and not _known(attention.score, name.endswith("cross_attention")):
             kind = type(attention.score).__name__
             raise ValueError(
-                f"CTranslate2 knows the dot product, and in self-attention that of rotated vectors: {name} has the score "
-                f'{kind} and cannot be exported; train with self_score = "rotary" or "dot" and cross_score = "dot"'
+                "CTranslate2 knows the dot product, and in self-attention the rotary one: "
+                f"{name} has the score {kind} and cannot be exported; "
+                'train with self_score = "rotary" or "dot" and cross_score = "dot"'
             )
     for layers in (model.encoder, model.decoder):
         if _turned(layers) and c.positions != "none":
