@@ -34,6 +34,7 @@ from texts import lexicon, unheard, words
 import regard.align as align
 from regard.store import read_toml
 
+INVENTED = "invented words in a thousand"
 METHODS = ("intersection", "grow-diag-final-and", "union")
 
 
@@ -107,7 +108,7 @@ def invented(pairs: Sequence[tuple[str, str]], outputs: Sequence[str], heard: se
     once = {en: output for (en, _), output in zip(pairs, outputs, strict=True)}
     found = [word for en, output in once.items() for word in unheard(output, heard, en)]
     total = sum(len(words(output)) for output in once.values())
-    return {"invented words in a thousand": round(1000 * len(found) / max(total, 1), 1), "such as": found[:8]}
+    return {INVENTED: round(1000 * len(found) / max(total, 1), 1), "such as": found[:8]}
 
 
 # --- alignment ---
@@ -218,12 +219,16 @@ def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
     ways = [name for name in ("forward", "forward, --mutual", "reverse", *METHODS) if name in linked]
     told = {name: f" --threshold {linked[name]['threshold']:g}" if "threshold" in linked[name] else "" for name in ways}
     lines = [f"| {name}{told[name]} | {linked[name]['rest']} | {linked[name]['all']} |" for name in ways]
+    told_words = [
+        f"{found[INVENTED]:g} of a thousand on {name}" for name, found in report["sets"].items() if INVENTED in found
+    ]
     counts = json.loads((data / "counts.json").read_text(encoding="utf-8"))
     size = (model / "model.safetensors").stat().st_size / 2**20
     blanks = {
         "parameters": f"{report['parameters']:,}",
         **layers(model),
         "taught": taught(model),
+        "invented": f" ({', '.join(told_words)})" if told_words else "",
         "beam": f"{report['search']['beam']}",
         "penalty": f"{report['search']['length_penalty']:g}",
         "mib": f"{size:.1f}",
