@@ -46,7 +46,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: lint $(WEIGHTS) $(BROWSER)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --durations 20 --durations-min 10
 
 check: lint $(WEIGHTS) $(BROWSER)
 	$(BIN)/python -m pytest -n auto -m "not slow"

@@ -303,7 +303,8 @@ class Parrot:
     def outputs(self, lines, **options):
         Parrot.calls += 1
         loop = "va et vient " * 5
-        return [argparse.Namespace(text=loop if "sea" in line else f"le {line}") for line in lines]
+        found = [loop if "sea" in line else f"le {line}" for line in lines]
+        return [argparse.Namespace(translations=[argparse.Namespace(text=text)]) for text in found]
 
 
 def test_distillation_goes_on_where_it_stopped(prepared, tmp_path, monkeypatch):

@@ -3,6 +3,9 @@
     python recipes/en-fr-small/distill.py --model out/en-fr-small/teacher --minutes 8
     python recipes/en-fr-small/distill.py --merge --words /usr/share/dict/french
 
+Of the translations that the beam found, the one is taken that is most like a translation that people made, where there
+are some (sequence-level interpolation, Kim and Rush 2016, https://aclanthology.org/D16-1139); else the best.
+
 Sentences are sorted by length and translated in shards, each a file that is written whole: what is there is not made
 again, so the command can be stopped at any moment and given again, on another machine too. It ends by itself when the
 next shard would take longer than what is left of --minutes. --merge makes a file for each set of what there
@@ -18,14 +21,14 @@ import gzip
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from prepare import rows, write
-from texts import fault, french, lexicon, looped, unheard
+from texts import alike, fault, french, lexicon, looped, unheard
 
 GOLD = ("tatoeba", "laws", "docs")  # whose French is read for its words
 SETS = ("tatoeba", "mono", "novels", "docs", "laws")
@@ -45,6 +48,25 @@ def shards(data: Path, out: Path, names: tuple[str, ...], lines: int) -> Iterato
             yield out / f"{name}-{k:04d}.gz", texts[start : start + lines]
 
 
+def people_s(data: Path, name: str) -> dict[str, list[str]]:
+    """The translations that people made of the sentences of a set."""
+    found: dict[str, list[str]] = {}
+    for row in [] if name == "mono" else rows(data / f"{name}.tsv.gz"):
+        found.setdefault(row[0], []).append(row[1])
+    return found
+
+
+def chosen(candidates: Sequence[str], given: Sequence[str]) -> str:
+    """The first of the candidates that are most like one that was given.
+
+    >>> chosen(["Il a un manteau de peinture.", "Il a une couche de peinture."], ["Il faut une couche de peinture."])
+    'Il a une couche de peinture.'
+    """
+    if candidates[0] in given or not given:
+        return candidates[0]
+    return max(candidates, key=lambda text: max(alike(text, one) for one in given))
+
+
 def distill(options: argparse.Namespace) -> None:
     import torch
 
@@ -55,6 +77,7 @@ def distill(options: argparse.Namespace) -> None:
     translator = load(options.model, device=options.device)
     todo = [(p, t) for p, t in shards(options.data, options.out, options.sets, options.lines) if not p.exists()]
     print(f"{sum(len(t) for _, t in todo):,} sentences to translate, in {len(todo)} shards", flush=True)
+    known = {name: people_s(options.data, name) for name in options.sets}
     pace = 0.0  # seconds per character
     for path, texts in todo:
         size = sum(map(len, texts))
@@ -62,8 +85,13 @@ def distill(options: argparse.Namespace) -> None:
             print("no time for another shard: the same command goes on with it", flush=True)
             return
         start = time.monotonic()
-        found = translator.outputs(texts, beam=options.beam, batch_tokens=options.batch_tokens)
-        write(path, (" ".join(output.text.split()) for output in found))
+        how = {"beam": options.beam, "nbest": options.beam, "batch_tokens": options.batch_tokens}
+        given = known[path.name.rsplit("-", 1)[0]]
+        found = [
+            chosen([one.text for one in output.translations] or [""], given.get(en, []))
+            for en, output in zip(texts, translator.outputs(texts, **how), strict=True)
+        ]
+        write(path, (" ".join(text.split()) for text in found))
         seconds = time.monotonic() - start
         pace = seconds / size
         print(f"{path.name}: {len(texts):,} sentences, {len(texts) / seconds:,.0f} per second", flush=True)

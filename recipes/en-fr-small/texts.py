@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 
 LONGEST = 80  # words of a side
 RUN, LEAST, START = 10, 6, 4  # words: of a shared run, of a sentence that is looked for inside others, of the index
@@ -180,6 +181,18 @@ def looped(text: str) -> bool:
     found = words(text)
     threes = Counter(zip(found, found[1:], found[2:], strict=False))
     return any(n > 2 for n in threes.values()) or any(len(set(found[i : i + 4])) == 1 for i in range(len(found) - 3))
+
+
+def alike(text: str, other: str) -> float:
+    """How much two texts share of their words and pairs of words, from 0 to 1 (F₁).
+
+    >>> alike("Il est là.", "il est là !"), round(alike("Il est là.", "Elle est là."), 2), alike("Il est", "On va")
+    (1.0, 0.6, 0.0)
+    """
+    sides = [words(text), words(other)]
+    counts = [Counter(side) + Counter(pairwise(side)) for side in sides]
+    shared = sum((counts[0] & counts[1]).values())
+    return 2 * shared / max(1, sum(sum(count.values()) for count in counts))
 
 
 # --- what must not be seen ---
