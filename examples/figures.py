@@ -23,7 +23,7 @@ from regard.text import BOS, EOS
 
 SETTINGS = """
 --vocab-size 500 --dim 64 --ffn-dim 128 --heads 4 --encoder-layers 2 --decoder-layers 2 --dropout 0.1 --rdrop 0
---smoothing 0 --tokens 3000 --lr 3e-3 --warmup 100 --device cpu --set subwords.dropout=0
+--smoothing 0 --tokens 3000 --lr 3e-3 --warmup 100 --device cpu --set subwords.dropout=0 --set model.self_score=dot
 """
 LAYER = 1  # whose cross-attention is drawn: the last
 SENTENCE = "The animal did not cross the street because it was too tired."
