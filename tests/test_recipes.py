@@ -361,6 +361,19 @@ except KeyboardInterrupt: open({str(second)!r}, 'w')
         run.run([stage("third", "raise SystemExit(3)")], time.monotonic() + 60, said.append)
 
 
+def test_an_unfinished_student_is_kept_even_if_it_fails(tmp_path, monkeypatch):
+    from regard.train.checkpoint import Checkpoints, Standing
+
+    folder = tmp_path / "work"
+    files = Checkpoints(folder / "student" / "checkpoints", keep=2, average=1, say=print)
+    files.save(Standing(update=20), {"model.w": torch.ones(4)})
+    monkeypatch.setattr(run, "stages", lambda *_: [stage("student", "raise SystemExit(3)")])
+    with pytest.raises(SystemExit, match="exit code 3"):
+        run.main(["--folder", str(folder), "--copies", str(tmp_path / "copies")])
+    kept = parts.join([*(tmp_path / "copies").iterdir()], tmp_path / "joined")
+    assert Checkpoints(kept / "checkpoints", keep=2, average=1, say=print).latest()[0].update == 20
+
+
 @pytest.mark.slow
 def test_teacher_and_student_in_one_command(prepared, tmp_path, monkeypatch, capfd):
     """Real processes, with settings of the recipe that are small enough for a CPU."""

@@ -98,13 +98,18 @@ def distill(options: argparse.Namespace) -> None:
     print("all is translated", flush=True)
 
 
+def french_words(data: Path, listed: Path | None) -> set[str]:
+    """All that is not invented: the words of the French that people wrote, and those of a list."""
+    gold = [data / f"{name}.tsv.gz" for name in GOLD]
+    heard = lexicon(row[1] for path in gold if path.exists() for row in rows(path))
+    return heard | (lexicon(row[0] for row in rows(listed)) if listed else set())
+
+
 def merge(options: argparse.Namespace) -> dict[str, Counter[str]]:
     """A file of pairs for each set; returns what became of them."""
     pairs: dict[str, list[tuple[str, str]]] = {name: [] for name in options.sets}
     why = {name: Counter[str]() for name in options.sets}
-    gold = [options.data / f"{name}.tsv.gz" for name in GOLD]
-    heard = lexicon(row[1] for path in gold if path.exists() for row in rows(path))
-    heard |= lexicon(row[0] for row in rows(options.words)) if options.words else set()
+    heard = french_words(options.data, options.words)
     for path, texts in shards(options.data, options.out, options.sets, options.lines):
         name = path.name.rsplit("-", 1)[0]
         if not path.exists():

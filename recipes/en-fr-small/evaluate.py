@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from distill import GOLD
+from distill import french_words
 from prepare import attribution, rows
-from texts import lexicon, unheard, words
+from texts import unheard, words
 
 import regard.align as align
 from regard.store import read_toml
@@ -272,10 +272,7 @@ def main() -> None:
     search = {name: getattr(translator().search, name) for name in ("beam", "length_penalty")}
     size = sum(p.numel() for p in translator().model.parameters())
     report: dict[str, Any] = {"parameters": size, "search": search, "sets": {}}
-    heard: set[str] = set()
-    if options.words:
-        gold = [options.data / f"{name}.tsv.gz" for name in GOLD]
-        heard = lexicon(row[1] for path in gold for row in rows(path)) | lexicon(row[0] for row in rows(options.words))
+    heard = french_words(options.data, options.words) if options.words else set()
     for name, pairs in test_sets(options.corpora, options.data).items():
         if options.pairs:
             pairs = pairs[:: max(1, len(pairs) // options.pairs)][: options.pairs]

@@ -130,9 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{time.monotonic() - start:5.0f} s  {message}", flush=True)
 
     reserved = GRACE + (COPYING if options.copies else 0.0)
-    left = run(stages(options.folder, options), start + options.seconds - reserved, say)
-    if options.copies:
-        keep(options.folder, options.copies, say)
+    try:
+        left = run(stages(options.folder, options), start + options.seconds - reserved, say)
+    finally:
+        if options.copies:
+            keep(options.folder, options.copies, say)
     say(f"{left} is not done yet" if left else f"done: {options.folder / 'student'}")
 
 
