@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from prepare import rows, write
 from texts import alike, fault, french, lexicon, looped, unheard
 
-GOLD = ("tatoeba", "laws", "docs")  # whose French is read for its words
+GOLD = ("tatoeba", "laws", "docs", "help")  # whose French is read for its words
 SETS = ("tatoeba", "mono", "novels", "docs", "laws")
 
 

@@ -8,7 +8,7 @@ read to keep their sentences, either side, out of what is.
 
 Written, as gzipped "English TAB French" lines: tatoeba, and variants, quotations and longer sentences made of it; laws,
 docs and novels for training; valid for validation, test.tatoeba and test.laws; mono (English alone, for a teacher to
-translate); counts.json and ATTRIBUTION.md.
+translate); counts.json and ATTRIBUTION.md. With --packages also help and names, see packages.py.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import packages
 from texts import Guard, clean, fault, french, joined, key, spoken, template, without_markup
 from variants import longer_ones, quotations, variants
 
@@ -42,6 +43,8 @@ ATTRIBUTION = {
     " Contains information licensed under the Open Government Licence - Canada.",
     "docs": "French translation of the Python documentation (github.com/python/python-docs-fr), contributed under CC0;"
     " English original: Python documentation, Python Software Foundation License.",
+    "help": "Help pages of LibreOffice, The Document Foundation and contributors. Mozilla Public License 2.0.",
+    "names": "Names of the Unicode Common Locale Data Repository, Unicode, Inc. Unicode License (Unicode-DFS-2016).",
     "novels": "TransRead: eleven novels, mostly of Project Gutenberg, sentence alignment under CC BY-SA 4.0"
     " (github.com/fyvo/TransReadAlignments).",
     "mono": "English alone: sentences of QAMR (github.com/uwnlp/qamr, MIT; from Wikipedia and Wikinews).",
@@ -180,6 +183,7 @@ def prepare(
     kinds: tuple[str, ...],
     held_out: tuple[int, int],
     french_may_repeat: bool,
+    free_software: Path | None = None,
     say: Callable,
 ) -> dict[str, dict[str, int]]:
     """All of it; returns, for each set, how many pairs were kept and why others were not."""
@@ -202,12 +206,14 @@ def prepare(
         guards[0].add((en for en, _ in part), runs=False)
         guards[1].add((fr for _, fr in part), runs=False)
 
-    sources = {
+    sources: dict[str, Iterable[Pair]] = {
         "tatoeba": rest,
         "laws": laws(folder, "train", kinds),
         "docs": docs(folder),
         "novels": novels(folder),
     }
+    if free_software:
+        sources |= {"help": packages.help_pages(free_software), "names": packages.names(free_software)}
     seen: set[str] = set()
     for name, pairs in sources.items():
         counts.setdefault(name, Counter())
@@ -257,7 +263,7 @@ def _alone(text: str, guard: Guard, seen: set[str]) -> str | None:
 
 def attribution(counts: dict[str, dict[str, int]], names: Iterable[str] = tuple(ATTRIBUTION)) -> str:
     """Whom to name for these sets."""
-    used = [name for name in ATTRIBUTION if name in names]
+    used = [name for name in ATTRIBUTION if name in names and name in counts]
     lines = [f"- {ATTRIBUTION[name]} {counts[name].get('kept', 0):,} lines." for name in used]
     return "# Data of en-fr-small\n\n" + "\n".join(lines) + "\n"
 
@@ -271,6 +277,7 @@ def main() -> None:
     parser.add_argument(
         "--french-may-repeat", action="store_true", help="split Tatoeba by English alone, as others do: a little easier"
     )
+    parser.add_argument("--packages", type=Path, help="a folder with LibreOffice's help and Unicode's names in it")
     options = parser.parse_args()
     prepare(
         options.corpora,
@@ -278,6 +285,7 @@ def main() -> None:
         kinds=tuple(options.kinds.split(",")),
         held_out=tuple(options.held_out),
         french_may_repeat=options.french_may_repeat,
+        free_software=options.packages,
         say=lambda message: print(message, flush=True),
     )
     files = sorted(options.out.glob("*.gz"))
