@@ -453,7 +453,35 @@ def test_settings_can_be_trained_with(name):
         stored = pack({k: torch.zeros(v.shape) for k, v in model.state_dict().items()}, "int8")
         assert 14e6 < sum(t.nbytes for t in stored.values()) < 16 * 2**20
     names = [Path(table["tsv"]).name.split(".")[0].removeprefix("distilled-") for table in fitted.data.corpora]
-    assert set(names) <= {"tatoeba", "variants", "quotations", "longer", "laws", "docs", "mono"}
+    assert set(names) <= {"tatoeba", "variants", "quotations", "longer", "laws", "docs", "help", "names", "mono"}
+
+
+def test_pairs_that_come_with_free_software(corpora, tmp_path):
+    """Two pages with the same ids, locale data in two languages: read, judged and written as the other sets are."""
+    pages = {
+        "en-US": ("Click the cell. Type a number.", "Open it."),
+        "fr": ("Cliquez sur la cellule. Tapez un nombre.",),
+    }
+    for language, texts_ in pages.items():
+        page = tmp_path / f"packages/usr/share/libreoffice/help/{language}/text/a.html"
+        page.parent.mkdir(parents=True)
+        page.write_text("".join(f'<p id="par_id{k}">{text}</p>' for k, text in enumerate(texts_)), encoding="utf-8")
+    here = {"en": ("Germany", "crocodile", "Bua"), "fr": ("Allemagne", "crocodile", "province de Bua")}
+    named = "<localeDisplayNames><{0}s><{0} type='x'>{{}}</{0}></{0}s></localeDisplayNames>"
+    land, region = named.format("territory").replace("territorys", "territories"), named.format("subdivision")
+    drawn = "<annotations><annotation cp='🐊' type='tts'>{}</annotation></annotations>"
+    kinds = {"main": (land, 0), "annotations": (drawn, 1), "annotationsDerived": ("", 1), "subdivisions": (region, 2)}
+    for language, names in here.items():
+        for part, (form, which) in kinds.items():
+            path = tmp_path / f"packages/usr/share/unicode/cldr/common/{part}/{language}.xml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"<ldml>{form.format(names[which])}</ldml>", encoding="utf-8")
+    options = {"kinds": ("text",), "held_out": (2, 2), "french_may_repeat": True, "say": lambda message: None}
+    counts = prepare.prepare(corpora, tmp_path / "out", free_software=tmp_path / "packages", **options)
+    found = {name: sorted(map(tuple, prepare.rows(tmp_path / "out" / f"{name}.tsv.gz"))) for name in ("help", "names")}
+    assert found["help"] == [("Click the cell.", "Cliquez sur la cellule."), ("Type a number.", "Tapez un nombre.")]
+    assert ("Germany", "Allemagne") in found["names"] and "Bua" not in str(found)  # a province is not its name
+    assert counts["help"] == {"kept": 2} and "LibreOffice" in (tmp_path / "out/ATTRIBUTION.md").read_text("utf-8")
 
 
 def test_counters_name_everything():
