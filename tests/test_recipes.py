@@ -405,6 +405,13 @@ training = {{ updates = 2, tokens = 600, bleu = false }}
     assert "student:" not in capfd.readouterr().out
 
 
+def test_a_teacher_is_kept_until_there_is_a_student(tmp_path):
+    (tmp_path / "teacher").mkdir()
+    (tmp_path / "teacher" / "model.safetensors").write_bytes(b"weights")
+    run.keep(tmp_path, tmp_path / "copies", lambda message: None)
+    assert [path.name for path in (tmp_path / "copies").iterdir()] == ["teacher.part-1-of-1"]
+
+
 def test_parts_are_whole_again(tmp_path):
     (tmp_path / "model").mkdir()
     data = torch.randint(0, 255, (100_000,), dtype=torch.uint8).numpy().tobytes()

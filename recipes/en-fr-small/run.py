@@ -4,9 +4,9 @@
 
 Each call does what is still to be done until its time is up, and the same call again goes on: a training that was
 stopped from its last checkpoint, translations from their last shard. Before it ends, whatever is worth keeping is in
---copies, in parts of 15 MiB: the finished student, or the unfinished one without Adam's moments (`parts.py join` makes
-folders of them again), and what was distilled. What stands after -- is given to both trainings. Prepare the data before
-(`prepare.py`); subwords that were learned before save half a minute of each training.
+--copies, in parts of 15 MiB: the finished student, or the unfinished one without Adam's moments, or before it the
+teacher (`parts.py join` makes folders of them again), and what was distilled. What stands after -- is given to both
+trainings. Prepare the data before (`prepare.py`); subwords that were learned before save half a minute of each.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def stages(folder: Path, options: argparse.Namespace) -> list[Stage]:
     script = [sys.executable, str(RECIPE / "distill.py"), *where]
     words = ["--words", str(options.words)] if options.words else []
     return [
-        train("teacher"),
+        train("teacher", "--store", "int8"),
         Stage(
             "distillation",
             lambda left: [*script, "--model", str(folder / "teacher"), "--minutes", f"{left / 60:.2f}"],
@@ -107,6 +107,8 @@ def keep(folder: Path, copies: Path, say: Callable[[str], None]) -> None:
         slim = folder / "slim" / "student"
         shutil.rmtree(slim, ignore_errors=True)
         made = parts.split(parts.slim(student, slim), copies, 15 * parts.MIB)
+    elif (folder / "teacher" / "model.safetensors").exists():
+        made = parts.split(folder / "teacher", copies, 15 * parts.MIB)
     else:
         made = []
     for path in made:
