@@ -22,7 +22,7 @@ from texts import clean, french
 Pair = tuple[str, str]
 
 _ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-ZÀÉÈÊÎÔÇ«\"])")
-_NAMED = (  # of common/main: where names stand, and the attribute that tells them apart
+_NAMED = (  # of common/main: where names stand
     "localeDisplayNames/territories/territory",
     "localeDisplayNames/languages/language",
     "dates/timeZoneNames/zone",
