@@ -13,6 +13,7 @@ import regard.decode as decode
 from regard.models import RNNSeq2Seq
 
 if TYPE_CHECKING:
+    from regard.decode import KnownWords
     from regard.search import Search
 
 Rows = Sequence[Sequence[int]]
@@ -44,9 +45,19 @@ class Engine(Protocol):
         """Where it runs."""
 
     def search(
-        self, sources: Rows, prefixes: Rows, search: Search, *, number: int, ban: Sequence[int]
+        self,
+        sources: Rows,
+        prefixes: Rows,
+        search: Search,
+        *,
+        number: int,
+        ban: Sequence[int],
+        words: KnownWords | None = None,
     ) -> list[list[Found]]:
-        """The best translations of each sentence, none with a banned subword; ``number`` tells batches apart."""
+        """The best translations of each sentence, none with a banned subword; ``number`` tells batches apart.
+
+        With ``words`` none has another word, as far as the engine can see to that.
+        """
 
     def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
         """Forced decoding: given translations, as if they had been written here; the score is Σ log p."""
@@ -64,9 +75,17 @@ class TorchEngine:
         self.shift = not isinstance(model, RNNSeq2Seq)
 
     def search(
-        self, sources: Rows, prefixes: Rows, search: Search, *, number: int, ban: Sequence[int]
+        self,
+        sources: Rows,
+        prefixes: Rows,
+        search: Search,
+        *,
+        number: int,
+        ban: Sequence[int],
+        words: KnownWords | None = None,
     ) -> list[list[Found]]:
-        rows = search.run(self.model, self._encoded(sources), number, prefix=self._prefix(prefixes), ban=ban)
+        how = {"prefix": self._prefix(prefixes), "ban": ban, "words": words}
+        rows = search.run(self.model, self._encoded(sources), number, **how)
         return [[Found(h.tokens.tolist(), h.score, h.log_probs.sum().item()) for h in row] for row in rows]
 
     def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:

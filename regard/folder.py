@@ -2,6 +2,7 @@
 
     model.safetensors   weights: float32, float16, or int8 with a scale per row
     tokenizer.json      subwords
+    lexicon.npz         words that its translations may have, if any may not (regard.lexicon)
     config.toml         format, task, [model], and the settings it was trained with
     metrics.jsonl       how training went
     README.md           the model card

@@ -20,7 +20,8 @@ class Search:
     are returned. With ``sample`` they are drawn from the model instead: sharpened by ``temperature``, cut to the
     ``top_k`` likeliest tokens and to the fewest that hold ``top_p`` of the probability; the same ``seed`` and lines
     give the same draws. ``min_length`` and ``max_length`` count subwords. No run of ``no_repeat`` subwords comes twice
-    (0: it may).
+    (0: it may). Where a translator has a lexicon, translations with words that are neither there nor in the source are
+    looked for again, among ``known_words`` alone.
     """
 
     beam: int = 5
@@ -34,6 +35,7 @@ class Search:
     top_k: int | None = None
     top_p: float = 1.0
     seed: int | None = None
+    known_words: bool = True
 
     def __post_init__(self) -> None:
         if self.beam < 1 or self.nbest < 1:

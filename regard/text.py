@@ -224,6 +224,11 @@ class Subwords:
         """Bytes of each subword; 0 for special and extra tokens."""
         return np.array([len(token) for token in self._bytes])
 
+    @property
+    def spelled(self) -> Sequence[bytes]:
+        """The bytes of each subword; none of special and extra tokens."""
+        return self._bytes
+
     def chunks(self) -> Chunks:
         """An empty table of chunks of text, to encode a corpus with."""
         split, cut = self._tokenizer.pre_tokenizer.pre_tokenize_str, self._tokenizer.model.tokenize

@@ -15,13 +15,16 @@ import torch
 from torch import Tensor
 
 from regard.align import Links, links, word_weights
+from regard.decode import KnownWords
 from regard.engine import Engine, Found, TorchEngine
+from regard.lexicon import FILE as LEXICON
+from regard.lexicon import Lexicon, words_of
 from regard.nn import to_int8
 from regard.output import Attended, Output, Translation, joined, sentences, single_spaced, spread
 from regard.search import Search
 from regard.store import DEFAULT, find
 from regard.tasks import TASKS
-from regard.text import UNK, Encoded, Subwords
+from regard.text import EOS, UNK, Encoded, Subwords
 
 LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
 BATCH_TOKENS = 1024  # source tokens decoded at once, padding included
@@ -65,7 +68,8 @@ class Translator:
 
     ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
     sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best, and ``search`` are the
-    options of :class:`Search` that do, where a call gives none.
+    options of :class:`Search` that do, where a call gives none. With a ``lexicon``, a sentence whose translation has a
+    word that is neither in it nor in the source is translated again, with known words alone.
     """
 
     def __init__(
@@ -79,9 +83,11 @@ class Translator:
         split: int | None = None,
         align: Mapping[str, Any] | None = None,
         search: Mapping[str, Any] | None = None,
+        lexicon: Lexicon | None = None,
     ) -> None:
         self.engine: Engine = TorchEngine(model) if engine is None else engine
         self.model, self.subwords, self.name, self._align = model, subwords, name, align or {}
+        self.lexicon = lexicon
         self._search = dict(search or {})
         self.search = Search.of(self._search)  # checks them
         known = self.engine.max_length
@@ -266,10 +272,26 @@ class Translator:
             rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban)
             for i, row in zip(batch, rows, strict=True):
                 found[i] = [self._translation(hypothesis) for hypothesis in row]
+            if self.lexicon is not None and search.known_words:
+                found |= self._known({i: found[i] for i in batch}, jobs, search, number, self.lexicon)
             if progress:
                 progress(len(batch))
         done = [found[i] for i in range(len(jobs))]
         return self._attended(jobs, done, batch_tokens) if attention else done
+
+    def _known(
+        self, found: dict[int, list[Translation]], jobs: list[_Job], search: Search, number: int, lexicon: Lexicon
+    ) -> dict[int, list[Translation]]:
+        """Those of the translations that have words nobody knows, looked for again."""
+        read = self.subwords.decode
+        own = {i: {*words_of(read(jobs[i].source.ids)), *words_of(read(jobs[i].prefix))} for i in found}
+        again = [i for i, row in found.items() if any(lexicon.beyond(one.text, own[i]) for one in row)]
+        if not again:
+            return {}
+        words = KnownWords(lexicon, self.subwords.spelled, [own[i] for i in again], EOS)
+        sources, prefixes = [jobs[i].source.ids for i in again], [jobs[i].prefix for i in again]
+        rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban, words=words)
+        return {i: [self._translation(one) for one in row] for i, row in zip(again, rows, strict=True)}
 
     def _attended(self, jobs: list[_Job], done: list[list[Translation]], tokens: int) -> list[list[Translation]]:
         """The same with attention, by reading what was written as the text that it is."""
@@ -357,6 +379,7 @@ def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         "split": split,
         "align": settings.get("align"),
         "search": search,
+        "lexicon": Lexicon.load(path / LEXICON) if (path / LEXICON).exists() else None,
     }
 
 

@@ -43,6 +43,7 @@ LAYOUT = [
     "nn",
     "models",
     "data",
+    "lexicon",
     "decode",
     "folder",
     "train",
@@ -138,6 +139,7 @@ def test_public_names():
     ]
     assert regard.decode.__all__ == [
         "Hypothesis",
+        "KnownWords",
         "Limits",
         "Model",
         "NoRepeat",

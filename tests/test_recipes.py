@@ -17,6 +17,7 @@ import torch
 from commands import PAIRS
 
 import regard
+from regard.lexicon import Lexicon
 from regard.store import read_tensors, read_toml, write_tensors, write_toml
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "en-fr-small"
@@ -40,7 +41,7 @@ def script(name):
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
 ablate, aligner, install, tune, variants = map(script, ("ablate", "aligner", "install", "tune", "variants"))
-run = script("run")
+run, word_list = script("run"), script("words")
 
 
 def put(path, *lines):
@@ -195,6 +196,45 @@ def test_invented_words_are_counted():
     assert evaluate.invented(pairs * 2, outputs * 2, heard | {"le"})["invented words in a thousand"] == 142.9
 
 
+def test_the_lexicon_is_of_a_dictionary_and_of_what_people_wrote(prepared, tmp_path, monkeypatch, capsys):
+    out, stem = prepared[0], tmp_path / word_list.DICTIONARY
+    stem.parent.mkdir(parents=True)
+    stem.with_suffix(".aff").write_text(
+        """SET UTF-8
+FLAG long
+NEEDAFFIX ()
+FORBIDDENWORD {}
+PFX n' Y 1
+PFX n' 0 n' [aeé]
+SFX S. Y 2
+SFX S. 0 0 . is:sg
+SFX S. 0 s [^sx] is:pl
+SFX a0 Y 3
+SFX a0 er er/n' er po:inf
+SFX a0 er ons/n' [^g]er po:1pl
+SFX a0 er eons [g]er po:1pl
+"""
+    )
+    dictionary = ["6", "chat/S.() po:nom", "manger/a0() po:v", "aimer/a0()\tpo:v", "x", "enfin/{}", "L'Haÿ-les-Roses"]
+    stem.with_suffix(".dic").write_text("\n".join(dictionary) + "\n", encoding="utf-8")
+    for name in word_list.SETS:
+        put(out / f"{name}.tsv.gz", "Tom\tTom dort.", "Tom\tTom dormm.", "He\tIl dort.")
+    monkeypatch.setattr(
+        "sys.argv", ["words.py", "--packages", str(tmp_path), "--data", str(out), "--to", str(tmp_path)]
+    )
+    word_list.main()
+    dictionary = {"chat", "chats", "manger", "mangeons", "aimer", "aimons", "x", "l", "haÿ", "les", "roses"}
+    found = set(Lexicon.load(tmp_path / "lexicon.npz"))
+    # what stands in several sets stands in several places: here every word of theirs but one that one set has once
+    assert found == dictionary | {"tom", "dort", "dormm", "il"}
+    assert "11 words of the dictionary, 4 others" in capsys.readouterr().out
+    put(out / f"{word_list.SETS[0]}.tsv.gz", "Tom\tTom dormait.")
+    assert "dormait" not in word_list.trained_on(out) and "dormm" in word_list.trained_on(out)
+    (out / f"{word_list.SETS[-1]}.tsv.gz").unlink()
+    with pytest.raises(FileNotFoundError, match="prepare.py makes it"):
+        word_list.trained_on(out)
+
+
 def test_what_a_set_contributes(prepared, corpora, tmp_path, capsys, monkeypatch):
     from regard.tasks._settings import Settings
 
@@ -207,11 +247,11 @@ def test_what_a_set_contributes(prepared, corpora, tmp_path, capsys, monkeypatch
     monkeypatch.setattr("sys.argv", ["ablate.py", *asked])
     ablate.main()
     said = capsys.readouterr().out
-    assert "| all | – | – | – | – |" in said and "| with news |" in said and "| without quotations |" in said
+    assert "| all | – | – | – | – |" in said and "| with news |" in said and "| without the teacher |" in said
     assert json.loads((tested / "bleu.json").read_text())["without laws"]["tatoeba"] > 50
     options = argparse.Namespace(tokenizer=Path("t.json"), updates=80)
     tables = ablate.settings([{"tsv": "a.tsv"}], options)
-    assert tables["data"]["corpora"] == [{"tsv": "a.tsv"}] and tables["training"]["rdrop"] == 0
+    assert tables["data"]["corpora"] == [{"tsv": "a.tsv"}] and tables["training"]["guided"] == 0
     assert Settings.from_tables(tables).subwords == {"path": "t.json", "dropout": 0.0}
 
 

@@ -55,6 +55,11 @@ def test_sets(corpora: Path, data: Path) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def some_of(pairs: list[tuple[str, str]], most: int | None) -> list[tuple[str, str]]:
+    """So many of them, spread over all; all without a number."""
+    return pairs[:: max(1, len(pairs) // most)][:most] if most else pairs
+
+
 def translations(pairs: Sequence[tuple[str, str]], path: Path, translator: Any, options: argparse.Namespace) -> Any:
     """The translation of each pair's source, made once per sentence and kept in a file; and seconds, if made now."""
     sources = list(dict.fromkeys(en for en, _ in pairs))
@@ -274,8 +279,7 @@ def main() -> None:
     report: dict[str, Any] = {"parameters": size, "search": search, "sets": {}}
     heard = french_words(options.data, options.words) if options.words else set()
     for name, pairs in test_sets(options.corpora, options.data).items():
-        if options.pairs:
-            pairs = pairs[:: max(1, len(pairs) // options.pairs)][: options.pairs]
+        pairs = some_of(pairs, options.pairs)
         if wanted is None or name in wanted:
             outputs, seconds = translations(pairs, out / f"{name.replace(' ', '-')}.fr", translator, options)
             found = {"pairs": len(pairs), **scores(outputs, [fr for _, fr in pairs])}

@@ -1,12 +1,13 @@
 """Teacher, its translations and student, one after another, on a machine that is lent for minutes at a time.
 
-    python recipes/en-fr-small/run.py --seconds 560 --copies copies --words french.gz -- --set subwords.path=cuts.json
+    python recipes/en-fr-small/run.py --seconds 560 --copies copies --words french.gz
 
 Each call does what is still to be done until its time is up, and the same call again goes on: a training that was
 stopped from its last checkpoint, translations from their last shard. Before it ends, whatever is worth keeping is in
 --copies, in parts of 15 MiB: the finished student, or the unfinished one without Adam's moments, or before it the
 teacher (`parts.py join` makes folders of them again), and what was distilled. What stands after -- is given to both
-trainings. Prepare the data before (`prepare.py`); subwords that were learned before save half a minute of each.
+trainings. Prepare the data before (`prepare.py`); --subwords that were learned before save half a minute of each.
+With `--student again` the model of the package goes on instead of a new one, with its own subwords.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ def stages(folder: Path, options: argparse.Namespace) -> list[Stage]:
     data, out = folder / "data", folder / "shards"
     sets = tuple(options.sets.split(","))
 
-    def train(name: str, *more: str) -> Stage:
-        config = ["--config", str(RECIPE / f"{name}.toml"), "--out", str(folder / name), *more, *options.rest]
+    def train(name: str, settings: str) -> Stage:
+        cut = ["--set", f"subwords.path={options.subwords}"] if options.subwords and settings != "again" else []
+        where = ["--out", str(folder / name), "--store", "int8"]
+        config = ["--config", str(RECIPE / f"{settings}.toml"), *where, *cut, *options.rest]
         return Stage(
             name,
             lambda _: [sys.executable, "-m", "regard", "train", *config],
@@ -55,14 +58,14 @@ def stages(folder: Path, options: argparse.Namespace) -> list[Stage]:
     script = [sys.executable, str(RECIPE / "distill.py"), *where]
     words = ["--words", str(options.words)] if options.words else []
     return [
-        train("teacher", "--store", "int8"),
+        train("teacher", "teacher"),
         Stage(
             "distillation",
             lambda left: [*script, "--model", str(folder / "teacher"), "--minutes", f"{left / 60:.2f}"],
             lambda: all(path.exists() for path, _ in shards(data, out, sets, 8192)),
         ),
         Stage("merging", lambda _: [*script, "--merge", *words], (data / f"distilled-{sets[-1]}.tsv.gz").exists),
-        train("student", "--store", "int8"),
+        train("student", options.student),
     ]
 
 
@@ -124,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--sets", default="tatoeba,mono,docs", help=f"that the teacher translates, of {', '.join(SETS)}"
     )
     parser.add_argument("--words", type=Path, help="French words that are not invented; see distill.py")
+    parser.add_argument("--subwords", type=Path, help="a tokenizer.json, not to learn subwords anew")
+    parser.add_argument("--student", default="student", choices=("student", "again"), help="which settings it has")
     parser.add_argument("rest", nargs="*", help="after --: settings of both trainings")
     options = parser.parse_args(arguments)
     start = time.monotonic()

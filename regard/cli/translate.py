@@ -51,6 +51,9 @@ def translate(
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw among the k likeliest; with --sample.")] = None,
     top_p: Annotated[float, typer.Option(help="… among the fewest that hold p of it; with --sample.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same; with --sample.")] = None,
+    any_word: Annotated[
+        bool, typer.Option("--any-word", help="Not only the words that the model's lexicon knows, if it has one.")
+    ] = False,
     prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
     score: Annotated[Path | None, typer.Option(help="Translate nothing: print log p of this file's lines.")] = None,
     alignment: Annotated[bool, typer.Option("--alignment", help="Add ||| and word links: 0-0 1-2 …")] = False,
@@ -93,6 +96,7 @@ def translate(
         "length_penalty": length_penalty,
         "min_length": min_length,
         "max_length": max_length,
+        "known_words": False if any_word else None,
         "prefix": prefix,
         **({"sample": True, **drawing} if sample else {}),
     }
@@ -101,7 +105,9 @@ def translate(
         raise ValueError(
             "--score translates nothing: leave out --nbest, --sample, --prefix, --alignment, --show, --plot and --html"
         )
-    if score is not None and (idle := said(context, "beam", "length_penalty", "min_length", "max_length", "window")):
+    if score is not None and (
+        idle := said(context, "beam", "length_penalty", "min_length", "max_length", "any_word", "window")
+    ):
         raise ValueError(f"--score translates nothing: leave out {idle}")
     if sample and (idle := said(context, "beam", "length_penalty")):
         raise ValueError(f"--sample draws and does not search: leave out {idle}")

@@ -7,5 +7,6 @@ from regard.decode._beam import beam
 from regard.decode._common import Hypothesis, Limits, Model, State, score
 from regard.decode._repeat import NoRepeat
 from regard.decode._walk import greedy, sample
+from regard.decode._words import KnownWords
 
-__all__ = ["Hypothesis", "Limits", "Model", "NoRepeat", "State", "beam", "greedy", "sample", "score"]
+__all__ = ["Hypothesis", "KnownWords", "Limits", "Model", "NoRepeat", "State", "beam", "greedy", "sample", "score"]

@@ -22,6 +22,7 @@ from regard.decode._common import (
     spread,
     with_attention,
 )
+from regard.decode._words import KnownWords
 
 
 @torch.no_grad()
@@ -36,6 +37,7 @@ def beam(
     limits: Limits = Limits(),  # noqa: B008
     prefix: Tensor | None = None,
     ban: Sequence[int] = (),
+    words: KnownWords | None = None,
     attention: bool = False,
 ) -> list[list[Hypothesis]]:
     """The ``best`` of the hypotheses found with ``beams`` of them open at a time, best first.
@@ -47,7 +49,7 @@ def beam(
     if beams < 1 or not 1 <= best <= beams or alpha < 0:
         raise ValueError(f"beam needs 1 ≤ best ≤ beams and alpha ≥ 0, got {beams=}, {best=}, {alpha=}")
     with evaluating(model):
-        rules = Rules.make(model, memory, limits, prefix, ban)
+        rules = Rules.make(model, memory, limits, prefix, ban, words, beams)
         search = _Beam(model, memory, rules, beams, best, alpha, exact)
         return with_attention(model, memory, search.run(), attention)
 
@@ -85,7 +87,7 @@ class _Beam:
                 self.open, self.sums, self.rules = self.open[left], self.sums[left], self.rules.keep(left)
                 tokens, parents = tokens[left], parents[left]
             if len(self.open):
-                self._follow(state, parents, left)
+                self._follow(state, parents, tokens, left)
                 tokens = tokens.flatten()
         return self._results()
 
@@ -132,8 +134,8 @@ class _Beam:
             done |= (ended[:, -1] > -math.inf) & (worst >= top / len(self.words) ** self.alpha)
         return (~done).nonzero().flatten() if done.any() else None
 
-    def _follow(self, state: Any, parents: Tensor, left: Tensor | None) -> None:
-        """Bring the model's state to the chosen hypotheses."""
+    def _follow(self, state: Any, parents: Tensor, tokens: Tensor, left: Tensor | None) -> None:
+        """Bring the model's state, and the rules, to the chosen hypotheses."""
         n = len(parents)
         first = torch.arange(n, device=parents.device) if left is None else left
         items = (first[:, None] * self.k + parents).flatten()
@@ -141,6 +143,7 @@ class _Beam:
             state.reorder(items, left)
         elif items.device.type != "cpu" or not torch.equal(items, torch.arange(n * self.k)):
             state.reorder(items)
+        self.rules.follow(items, tokens)
 
     def _results(self) -> list[list[Hypothesis]]:
         """Walk the history back from the ends, all at once."""

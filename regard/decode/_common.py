@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from regard.decode._words import KnownWords
+
 
 class State(Protocol):
     """A model in the middle of n · k hypotheses."""
@@ -111,9 +113,19 @@ class Rules:
     banned: Tensor
     eos: int
     pad: int
+    words: KnownWords | None = None
 
     @classmethod
-    def make(cls, model: Model, memory: Any, limits: Limits, prefix: Tensor | None, ban: Sequence[int]) -> Rules:
+    def make(
+        cls,
+        model: Model,
+        memory: Any,
+        limits: Limits,
+        prefix: Tensor | None,
+        ban: Sequence[int],
+        words: KnownWords | None = None,
+        beams: int = 1,
+    ) -> Rules:
         longest = limits.longest(model, memory)
         if prefix is not None:
             if prefix.ndim != 2 or len(prefix) != memory.size or prefix.is_floating_point():
@@ -129,30 +141,39 @@ class Rules:
             raise ValueError(f"the end symbol, {model.eos_id}, cannot be banned")
         banned = torch.tensor(sorted({model.pad_id, model.bos_id, *ban} - {model.eos_id}), device=longest.device)
         lowest = min(longest.tolist(), default=0)
-        return cls(longest, lowest, limits.minimum, prefix, banned, model.eos_id, model.pad_id)
+        if words is not None:
+            words.start(beams)
+        return cls(longest, lowest, limits.minimum, prefix, banned, model.eos_id, model.pad_id, words)
 
     def keep(self, sentences: Tensor) -> Rules:
         prefix = None if self.prefix is None else self.prefix[sentences]
         return replace(self, longest=self.longest[sentences], prefix=prefix)
 
     def apply(self, log_p: Tensor, t: int) -> Tensor:
-        """−inf for what may not be token t; log_p is [n, k, V], changed in place."""
+        """−inf for what may not be token t; log_p is [n, k, V], and is changed."""
         log_p.index_fill_(-1, self.banned, -math.inf)
         if t < self.shortest:
             log_p[..., self.eos] = -math.inf
-        if t >= self.lowest:
-            full = self.longest <= t
-            log_p[full, :, : self.eos] = -math.inf
-            log_p[full, :, self.eos + 1 :] = -math.inf
+        allowed = log_p if self.words is None else self.words.apply(log_p)
+        if t >= self.lowest:  # also where there is no room for the rest of a word
+            self._only(self.eos, self.longest <= t, log_p, allowed)
         if self.prefix is not None and t < self.prefix.shape[1]:
-            self._force(log_p, self.prefix[:, t])
-        return log_p
+            token = self.prefix[:, t]
+            forced = token != self.pad
+            self._only(token[forced], forced, log_p, allowed)
+        return allowed
 
-    def _force(self, log_p: Tensor, token: Tensor) -> None:
-        forced = (token != self.pad).nonzero().flatten()
-        at = token[forced][:, None, None].expand(-1, log_p.shape[1], 1)
-        only = torch.full_like(log_p[forced], -math.inf)
-        log_p[forced] = only.scatter(-1, at, log_p[forced].gather(-1, at))
+    def follow(self, rows: Tensor, tokens: Tensor) -> None:
+        """The search goes on with these rows, each of which has got a token."""
+        if self.words is not None:
+            self.words.follow(rows.flatten(), tokens.flatten())
+
+    @staticmethod
+    def _only(token: Tensor | int, where: Tensor, log_p: Tensor, allowed: Tensor) -> None:
+        """Into ``allowed``, for some of the sentences: this token alone, whatever else is allowed."""
+        rows = log_p[where]
+        at = torch.as_tensor(token, device=rows.device).view(-1, 1, 1).expand(*rows.shape[:2], 1)
+        allowed[where] = torch.full_like(rows, -math.inf).scatter(-1, at, rows.gather(-1, at))
 
 
 def next_log_probs(model: Model, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:

@@ -23,6 +23,7 @@ from regard.decode._common import (
     spread,
     with_attention,
 )
+from regard.decode._words import KnownWords
 
 
 @torch.no_grad()
@@ -33,6 +34,7 @@ def greedy(
     limits: Limits = Limits(),  # noqa: B008
     prefix: Tensor | None = None,
     ban: Sequence[int] = (),
+    words: KnownWords | None = None,
     attention: bool = False,
 ) -> list[Hypothesis]:
     """The likeliest token at each step. The score is the sum of log-probabilities.
@@ -42,10 +44,11 @@ def greedy(
         limits: how short and how long.
         prefix: [N, P] tokens that the output starts with, filled up with ``model.pad_id``.
         ban: tokens never to produce, besides padding and start symbol.
+        words: those that may be written; what a prefix has is to be among them.
         attention: also return cross-attention weights (one more pass over the finished output).
     """
     with evaluating(model):
-        rules = Rules.make(model, memory, limits, prefix, ban)
+        rules = Rules.make(model, memory, limits, prefix, ban, words)
         found = _walk(model, memory, rules, 1, lambda log_p, _: log_p.argmax(-1))
         return [row[0] for row in with_attention(model, memory, found, attention)]
 
@@ -63,6 +66,7 @@ def sample(
     limits: Limits = Limits(),  # noqa: B008
     prefix: Tensor | None = None,
     ban: Sequence[int] = (),
+    words: KnownWords | None = None,
     attention: bool = False,
 ) -> list[list[Hypothesis]]:
     """Draw ``samples`` outputs per sentence from the model; the same seed draws the same on every device.
@@ -83,7 +87,7 @@ def sample(
         return _draw(_narrow(log_p / temperature, top_k, top_p), u[open_].flatten(0, 1))
 
     with evaluating(model):
-        rules = Rules.make(model, memory, limits, prefix, ban)
+        rules = Rules.make(model, memory, limits, prefix, ban, words, samples)
         return with_attention(model, memory, _walk(model, memory, rules, samples, pick), attention)
 
 
@@ -95,25 +99,27 @@ def _walk(
     state, open_ = model.start(memory, k), torch.arange(memory.size, device=device)
     tokens = torch.full((memory.size, k), model.bos_id, device=device)
     ended = torch.zeros(memory.size, k, dtype=torch.bool, device=device)
-    words: list[Tensor] = []
+    written: list[Tensor] = []
     values: list[Tensor] = []
     while len(open_):
         log_p, state = next_log_probs(model, tokens.flatten(), state)
-        log_p = rules.apply(log_p.unflatten(0, (-1, k)), len(words))
+        log_p = rules.apply(log_p.unflatten(0, (-1, k)), len(written))
         flat = log_p.flatten(0, 1)
         drawn = pick(flat, open_)
         got = flat.gather(-1, drawn[:, None]).view(-1, k)
         tokens = drawn.view(-1, k).masked_fill(ended, rules.pad)
-        words.append(spread(tokens, open_, memory.size, rules.pad))
+        written.append(spread(tokens, open_, memory.size, rules.pad))
         values.append(spread(got.masked_fill(ended, 0.0), open_, memory.size, 0.0))
         ended |= tokens == rules.eos
-        done = ended.all(-1)
+        done, rows = ended.all(-1), None
         if done.any():
             left = (~done).nonzero().flatten()
             rules, open_, tokens, ended = rules.keep(left), open_[left], tokens[left], ended[left]
+            rows = rows_of(left, k)
             if len(left):
-                state.reorder(rows_of(left, k), left)
-    return _collect(words, values, memory.size, k, rules.pad)
+                state.reorder(rows, left)
+        rules.follow(torch.arange(tokens.numel()) if rows is None else rows, tokens)
+    return _collect(written, values, memory.size, k, rules.pad)
 
 
 def _collect(words: list[Tensor], values: list[Tensor], size: int, k: int, pad: int) -> list[list[Hypothesis]]:

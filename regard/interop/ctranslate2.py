@@ -22,17 +22,20 @@ from torch import Tensor, nn
 from regard.engine import Found, Rows
 from regard.folder import Loaded, read_config, write_config
 from regard.folder import open as open_folder
+from regard.lexicon import FILE as LEXICON
 from regard.models import RNNSeq2Seq, Transformer
 from regard.nn import EncoderLayer, FeedForward, LearnedPositions, MultiHeadAttention, SinusoidalPositions
 from regard.score import Dot, Rotary, Score
 from regard.text import BOS, EOS, PAD, UNK, Subwords
 
 if TYPE_CHECKING:
+    from regard.decode import KnownWords
     from regard.search import Search
 
 __all__ = ["CTranslate2Engine", "export", "to_spec"]
 
 POSITIONS = 1024  # written down where the model computes them
+MOST_UNKNOWN = 50  # searches of a sentence for one without unknown words
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 
 
@@ -184,9 +187,9 @@ def _write(loaded: Loaded, folder: Path, positions: int) -> None:
     to_spec(model, loaded.subwords.names(), positions=positions, **shown).save(str(folder))
     loaded.subwords.save(folder / "tokenizer.json")
     write_config(folder, settings | {"ctranslate2": {"positions": positions, **shown}})
-    card = loaded.path / "README.md"
-    if card.is_file():
-        shutil.copyfile(card, folder / "README.md")
+    for name in ("README.md", LEXICON):
+        if (loaded.path / name).is_file():
+            shutil.copyfile(loaded.path / name, folder / name)
 
 
 @contextmanager
@@ -300,7 +303,14 @@ class CTranslate2Engine:
         self._ids = {name: i for i, name in enumerate(self._names)}
 
     def search(
-        self, sources: Rows, prefixes: Rows, search: Search, *, number: int, ban: Sequence[int]
+        self,
+        sources: Rows,
+        prefixes: Rows,
+        search: Search,
+        *,
+        number: int,
+        ban: Sequence[int],
+        words: KnownWords | None = None,
     ) -> list[list[Found]]:
         """As :class:`regard.engine.Engine`.
 
@@ -309,6 +319,9 @@ class CTranslate2Engine:
         """
         if search.sample:
             raise ValueError("the ctranslate2 engine searches: to draw translations use the torch engine")
+        if words is not None:
+            rows = zip(sources, prefixes, strict=True)
+            return [self._known(words, i, row, start, search, ban) for i, (row, start) in enumerate(rows)]
         found = self._search(sources, prefixes, search)
         banned = {PAD, BOS, *ban}
         again = [i for i, row in enumerate(found) if any(banned & {*one.tokens} for one in row)]
@@ -322,6 +335,25 @@ class CTranslate2Engine:
         for i in doubtful:
             found[i] = self._scored(sources[i], found[i], search.length_penalty)
         return found
+
+    def _known(
+        self,
+        words: KnownWords,
+        sentence: int,
+        source: Sequence[int],
+        prefix: Sequence[int],
+        search: Search,
+        ban: Sequence[int],
+    ) -> list[Found]:
+        """A sentence in known words: how an unknown one begins is suppressed, until no other is found."""
+        names = [[self._names[i]] for i in sorted({PAD, BOS, *ban})]
+        for _ in range(MOST_UNKNOWN):
+            [found] = self._search([source], [prefix], search, suppress_sequences=names)
+            unknown = [one for row in found if (one := words.unknown(sentence, row.tokens))]
+            if not unknown:
+                break
+            names += [self._tokens(one) for one in unknown]
+        return self._scored(source, found, search.length_penalty)
 
     def _search(self, sources: Rows, prefixes: Rows, search: Search, **options: Any) -> list[list[Found]]:
         own: Any = self  # of which max_length is read
