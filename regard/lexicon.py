@@ -89,7 +89,9 @@ class Lexicon:
         path: list[tuple[list[tuple[str, int]], bool]] = [([], False)]
         last = ""
         for word in [*known, ""]:
-            shared = next((k for k, (a, b) in enumerate(zip(last, word, strict=False)) if a != b), min(len(last), len(word)))
+            shared = next(
+                (k for k, (a, b) in enumerate(zip(last, word, strict=False)) if a != b), min(len(last), len(word))
+            )
             while len(path) > shared + 1:
                 arrows, ends = path.pop()
                 number = closed(arrows)

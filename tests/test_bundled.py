@@ -15,6 +15,7 @@ from commands import ROOT, process
 
 import regard
 from regard.align import links, parse, pharaoh, quality
+from regard.lexicon import words_of
 from regard.store import BUNDLED, DEFAULT, read_tensors, read_toml
 
 FOLDER = BUNDLED / DEFAULT
@@ -43,6 +44,15 @@ KEPT = {
     "Call Sarah at 555-0123.": ("Sarah", "555-0123"),
 }
 
+UNHEARD = (  # some of it is news to it
+    "Motorists complained that the mileage tax had been planned by technocrats.",
+    "The helicopter hovered above the skyscraper while snipers evacuated the hostages.",
+    "She was diagnosed with an autoimmune disorder and discharged from the infirmary.",
+    "Biologists sequenced the genome of the axolotl, an amphibian that regenerates its limbs.",
+    "The unsophisticated cyberattack encrypted the archives of the municipality of Zbylitow.",
+    "Dockworkers picketed the shipyard after the restructuring was announced.",
+)
+
 
 @pytest.fixture(scope="module")
 def translator():
@@ -57,10 +67,11 @@ def everyday(translator):
 # --- the folder ---
 
 
-def test_four_files_of_at_most_16_mib():
+def test_five_files_of_at_most_16_mib():
     assert sorted(path.name for path in FOLDER.iterdir()) == [
         "README.md",
         "config.toml",
+        "lexicon.npz",
         "model.safetensors",
         "tokenizer.json",
     ]
@@ -165,6 +176,13 @@ def test_nothing_is_invented(everyday):
         assert not any(words[i : i + 2] == words[i + 2 : i + 4] for i in range(len(words) - 3)), (
             f"{found} repeats itself"
         )
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_what_it_has_not_read_is_said_in_words_that_there_are(translator, beam):
+    assert len(translator.lexicon) > 400_000 and not {"hlicopter", "plannaires"} & set(translator.lexicon)
+    for text, output in zip(UNHEARD, translator.outputs(UNHEARD, beam=beam), strict=True):
+        assert output.text and translator.lexicon.beyond(output.text, words_of(text)) == [], output.text
 
 
 @pytest.mark.parametrize("text", KEPT)

@@ -231,7 +231,7 @@ SFX a0 er eons [g]er po:1pl
     put(out / f"{word_list.SETS[0]}.tsv.gz", "Tom\tTom dormait.")
     assert "dormait" not in word_list.trained_on(out) and "dormm" in word_list.trained_on(out)
     (out / f"{word_list.SETS[-1]}.tsv.gz").unlink()
-    with pytest.raises(FileNotFoundError, match="prepare.py makes it"):
+    with pytest.raises(FileNotFoundError, match=r"prepare\.py makes it"):
         word_list.trained_on(out)
 
 

@@ -108,6 +108,31 @@ def test_killed_twice_and_started_again_gives_the_same_weights(data):
 
 
 @pytest.mark.slow
+def test_interrupted_it_stops_where_it_is(data):
+    """Ctrl-C between two validations: the updates since the last one are kept, and the end is the same."""
+    long = [
+        f"--set=training.{key}={value}" for key, value in (("updates", 300), ("valid_every", 150), ("log_every", 5))
+    ]
+    assert train(data, "--out", "whole", *long)[0] == 0
+    process = subprocess.Popen(command("--out", "m", *long), cwd=data, env=environment(), stderr=subprocess.PIPE)
+    logged = data / "m" / "metrics.jsonl"
+    for _ in range(6000):
+        if (logged.exists() and logged.read_text().count("\n") > 2) or process.poll() is not None:
+            break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1].decode()
+    assert process.returncode == 130 and "goes on from the last checkpoint" in said and "Traceback" not in said, said
+    [state] = (data / "m" / "checkpoints").glob("state-*")
+    stopped = int(state.stem.removeprefix("state-"))
+    assert 10 <= stopped < 150
+    code, said = train(data, "--out", "m", *long)
+    assert code == 0 and f"going on from update {stopped}" in said
+    assert weights(data / "m") == weights(data / "whole")
+    assert updates(data / "m") == updates(data / "whole") == [150, 300]
+
+
+@pytest.mark.slow
 def test_two_at_once_do_not_write_to_one_folder(data):
     """The second is refused, whatever it was to do, and the first is not disturbed."""
     long = ("--out", "m", "--set", "training.updates=100000")

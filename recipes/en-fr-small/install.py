@@ -7,8 +7,8 @@
 Weights are stored in int8. Of the paths in config.toml, which are those of another machine, names of files are left.
 `[translate]` says how the model searches and over how many subwords a line is cut into sentences, `[align]` which head
 words are aligned by: the one that was guided in training, or the one given. The folder is made beside the old one,
-tried on a sentence, and put in its place. The model card is then written into it by `evaluate.py --card`; the card of
-the old folder is not that of the new model, and goes with it.
+tried on a sentence, and put in its place. The words that it may write are then put into it by `words.py`, and the model
+card by `evaluate.py --card`; those of the old folder are not those of the new model, and go with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 BUNDLED = REPOSITORY / "regard" / "bundled" / "en-fr-small"
 LIMIT = 16 * 2**20  # bytes, all of them together
-CARD = 2**14  # what its card may take of them
+REST = 2**19  # what its card and its list of words may take of them
 SENTENCE = "The cat sat on the mat."
 
 
@@ -92,8 +92,10 @@ def _checked(new: Path) -> int:
     from regard.translator import load
 
     size = sum(path.stat().st_size for path in new.iterdir())
-    if size > LIMIT - CARD:
-        raise ValueError(f"weights and subwords have {size / 2**20:.2f} MiB, and with their card at most 16 MiB may be")
+    if size > LIMIT - REST:
+        raise ValueError(
+            f"weights and subwords have {size / 2**20:.2f} MiB, and with card and words at most 16 MiB may be"
+        )
     print(f"{SENTENCE}  →  {load(new, device='cpu').translate(SENTENCE)}")
     return size
 
@@ -119,7 +121,8 @@ def main() -> None:
         size = install(options.model, options.to, translate, align)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
-    print(f"{size / 2**20:.2f} MiB in {options.to}. Now its card:")
+    print(f"{size / 2**20:.2f} MiB in {options.to}. Now its words, and its card:")
+    print(f"  python recipes/en-fr-small/words.py --packages PACKAGES --to {options.to}")
     print(f"  python recipes/en-fr-small/evaluate.py --model {options.to} --out out/en-fr-small/tested \\")
     print(f"      --corpora CORPORA --card {options.to / 'README.md'}")
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -122,9 +125,13 @@ class _Run:
         self.progress.start(standing.update, settings.updates)
         self.clock, self.logged, self.fresh = time.monotonic(), standing.update, 0
         try:
-            with contextlib.closing(prefetch(self.task.steps(standing.position, self.ranks), AHEAD)) as steps:  # type: ignore[type-var]
+            made = prefetch(self.task.steps(standing.position, self.ranks), AHEAD)
+            with contextlib.closing(made) as steps, self._interrupted() as asked:  # type: ignore[type-var]
                 while standing.update < settings.updates and not self._stopped():
                     self._update([next(steps) for _ in range(settings.accumulate)])
+                    if asked.is_set():
+                        self._save(self._weights(), self._moments())
+                        raise KeyboardInterrupt
             return self._finish()
         finally:
             self.progress.stop()
@@ -184,10 +191,34 @@ class _Run:
                     self.files.save_best(standing.update, weights)
         if self.ranks.main:
             self.files.snapshot(standing.update, weights)
-            named = {f"model.{name}": t for name, t in weights.items()}
-            self.files.save(standing, {**named, **moments})
+            self._save(weights, moments)
         self.ranks.wait()
         self.clock = time.monotonic()
+
+    def _save(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
+        self.files.save(self.standing, {**{f"model.{name}": t for name, t in weights.items()}, **moments})
+
+    @contextlib.contextmanager
+    def _interrupted(self) -> Iterator[threading.Event]:
+        """Set by the first Ctrl-C, so that the run stops between two updates and none is lost; the second is as ever.
+
+        Processes that train together would have to agree on the update: there any Ctrl-C is as ever.
+        """
+        asked, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            asked.set()
+            signal.signal(signal.SIGINT, before)
+
+        alone = self.ranks.world == 1 and threading.current_thread() is threading.main_thread()
+        if not alone or before is not signal.default_int_handler:
+            yield asked
+            return
+        signal.signal(signal.SIGINT, ask)
+        try:
+            yield asked
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _validate(self, weights: dict[str, Tensor]) -> dict[str, float]:
         """By rank 0; the others are told."""
