@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.lexicon import FILE as LEXICON
 from regard.models import (
     PointerConfig,
     PointerTransformer,
@@ -136,7 +137,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed had begun to write here."""
-    for name in (*_NEEDED, "README.md", "metrics.jsonl"):
+    for name in (*_NEEDED, "README.md", "metrics.jsonl", LEXICON):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 

@@ -3,19 +3,19 @@
 A model that writes subwords can put them together to words that nobody ever wrote. With the words of its language
 beside it (``lexicon.npz`` in its folder), a translator sees that, and looks for another translation.
 
-Words are runs of letters, case aside: "L'été 2024" has two. They are kept as the smallest automaton that knows them
-(Daciuk et al. 2000, https://aclanthology.org/J00-1002): words share their ends as they share their beginnings, so that
-half a million French ones are 100,000 arrows, read in milliseconds and followed letter by letter.
+Words are runs of letters, case aside: "L'été 2024" has two, and "m²" has one. They are kept as the smallest automaton
+that knows them (Daciuk et al. 2000, https://aclanthology.org/J00-1002): words share their ends as they share their
+beginnings, so that half a million French ones are 140,000 arrows, read in milliseconds and followed letter by letter.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import unicodedata
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,20 @@ from numpy.typing import NDArray
 
 from regard.text import write_whole
 
-__all__ = ["FILE", "Lexicon", "plain", "words_of"]
+__all__ = ["FILE", "Lexicon", "plain", "runs", "words_of"]
 
 FILE = "lexicon.npz"
 """Its name in a model folder."""
 
-_LETTERS = re.compile(r"[^\W\d_]+")
+
+def runs(text: str) -> list[str]:
+    """Its runs of letters, as they are, and "" at the end if the last one is over.
+
+    >>> runs("12 m²"), runs("L'été")
+    (['m', ''], ['L', 'été'])
+    """
+    found = [(letters, "".join(some)) for letters, some in groupby(text, str.isalpha)]
+    return [run for letters, run in found if letters] + ([] if found and found[-1][0] else [""])
 
 
 def plain(text: str) -> str:
@@ -41,7 +49,7 @@ def words_of(text: str) -> list[str]:
     >>> words_of("L'été 2024, à B12 !")
     ['l', 'été', 'à', 'b']
     """
-    return _LETTERS.findall(plain(text))
+    return [plain(run) for run in runs(text) if run]
 
 
 class Lexicon:
@@ -68,6 +76,8 @@ class Lexicon:
     @classmethod
     def of(cls, words: Iterable[str]) -> Lexicon:
         """All the words of these texts; a word is itself a text."""
+        if isinstance(words, str):
+            raise TypeError(f"Lexicon.of: expected words or lines, got one string, {words[:40]!r}: put it into a list")
         known = sorted({word for text in words for word in words_of(text)})
         letters: list[int] = []
         targets: list[int] = []
@@ -121,7 +131,7 @@ class Lexicon:
         try:
             with np.load(data, allow_pickle=False) as file:
                 arrays = [file[name] for name in ("letters", "targets", "first")]
-        except (OSError, ValueError, TypeError, IndexError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # whatever a damaged archive makes zipfile, zlib and NumPy raise
             raise ValueError(f"{path}: cut short, or not a lexicon that regard wrote ({error})") from error
         if not _sound(*arrays):
             raise ValueError(f"{path}: not a lexicon that regard wrote: its arrows lead nowhere")
@@ -191,11 +201,13 @@ def _dated(name: str) -> zipfile.ZipInfo:
 
 
 def _sound(letters: NDArray[np.int32], targets: NDArray[np.int32], first: NDArray[np.int32]) -> bool:
-    """Whether every arrow leads to an earlier state, so that walking ends, and every letter is a character."""
+    """Whether every arrow leads to an earlier state, so that walking ends, and each letter of a state is another."""
     if any(x.ndim != 1 or x.dtype != np.int32 for x in (letters, targets, first)) or len(first) < 2:
         return False
-    if len(letters) != len(targets) or first[0] != 0 or first[-1] != len(letters) or (np.diff(first) < 0).any():
+    if len(letters) != len(targets) or first[0] != 0 or first[-1] != len(letters) or (first[1:] < first[:-1]).any():
         return False
     states = np.repeat(np.arange(len(first) - 1), np.diff(first))
     leads = np.where(targets < 0, ~targets, targets)
-    return bool((leads < states).all() and ((letters >= 0) & (letters < 0x110000)).all())
+    rising = (letters[1:] > letters[:-1]) | (states[1:] != states[:-1])
+    characters = (letters >= 0) & (letters < 0x110000) & ((letters < 0xD800) | (letters >= 0xE000))
+    return bool((leads < states).all() and rising.all() and characters.all())

@@ -282,16 +282,18 @@ class Translator:
     def _known(
         self, found: dict[int, list[Translation]], jobs: list[_Job], search: Search, number: int, lexicon: Lexicon
     ) -> dict[int, list[Translation]]:
-        """Those of the translations that have words nobody knows, looked for again."""
+        """Of those sentences that have translations with words nobody knows: the others, and new ones beside them."""
         read = self.subwords.decode
         own = {i: {*words_of(read(jobs[i].source.ids)), *words_of(read(jobs[i].prefix))} for i in found}
-        again = [i for i, row in found.items() if any(lexicon.beyond(one.text, own[i]) for one in row)]
+        good = {i: [one for one in row if not lexicon.beyond(one.text, own[i])] for i, row in found.items()}
+        again = [i for i, row in found.items() if len(good[i]) < len(row)]
         if not again:
             return {}
         words = KnownWords(lexicon, self.subwords.spelled, [own[i] for i in again], EOS)
         sources, prefixes = [jobs[i].source.ids for i in again], [jobs[i].prefix for i in again]
         rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban, words=words)
-        return {i: [self._translation(one) for one in row] for i, row in zip(again, rows, strict=True)}
+        new = {i: [self._translation(one) for one in row] for i, row in zip(again, rows, strict=True)}
+        return {i: _filled(found[i], good[i], new[i], ranked=not search.sample) for i in again}
 
     def _attended(self, jobs: list[_Job], done: list[list[Translation]], tokens: int) -> list[list[Translation]]:
         """The same with attention, by reading what was written as the text that it is."""
@@ -435,6 +437,21 @@ def _whole(outputs: list[Output], kind: str) -> list[Output]:
         if output.problem:
             raise ValueError(f"{kind} {number}: {output.problem}")
     return outputs
+
+
+def _filled(
+    row: list[Translation], good: list[Translation], new: list[Translation], *, ranked: bool
+) -> list[Translation]:
+    """As many translations as before: the good ones, and new ones in place of the others.
+
+    The best is first, if they are ranked; what was drawn has no rank, and stays in its place.
+    """
+    if ranked:
+        texts = {one.text for one in good}
+        more = [one for one in new if one.text not in texts]
+        return sorted([*good, *more], key=lambda one: -one.score)[: len(row)]
+    kept, others = {id(one) for one in good}, iter(new)
+    return [one if id(one) in kept else next(others) for one in row]
 
 
 def _by_line(jobs: list[_Job], done: list[list[Translation]]) -> Iterator[tuple[int, list[list[Translation]]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -76,20 +77,54 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(ValueError, match=r"lexicon\.npz: cut short, or not a lexicon that regard wrote"):
             Lexicon.load(path)
-    good = {"letters": [97, 98], "targets": [-1, 0], "first": [0, 0, 2]}
-    for name, values in (
+
+
+def test_whatever_is_damaged_nothing_else_is_raised(some_words: set[str], tmp_path: Path) -> None:
+    path, draw, told = tmp_path / "lexicon.npz", random.Random(1), 0
+    Lexicon.of(some_words).save(path)
+    whole = path.read_bytes()
+    for _ in range(600):
+        data = bytearray(whole)
+        for _ in range(draw.choice((1, 1, 2, 8))):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        path.write_bytes(data)
+        try:
+            lexicon = Lexicon.load(path)
+        except ValueError as error:
+            told += "lexicon.npz" in str(error)
+        else:
+            list(itertools.islice(lexicon, 1000))
+            lexicon.begins("a", b"\xc3")
+    assert told > 300
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
         ("targets", [-1, 1]),  # to itself: walks would not end
         ("targets", [-1, -3]),
         ("letters", [97, 0x110000]),
+        ("letters", [0xD800, 97]),
         ("first", [0, 3, 2]),
         ("first", [0, 0, 1]),
-    ):
-        arrays = {key: np.array(values if key == name else x, np.int32) for key, x in good.items()}
-        np.savez(path, **arrays)
-        with pytest.raises(ValueError, match="its arrows lead nowhere"):
-            Lexicon.load(path)
+        ("first", [0, 2**31 - 1, -2, 2]),
+        ("letters", [98, 97]),  # of one state, and not in order
+        ("letters", [97, 97]),
+    ],
+)
+def test_arrows_that_lead_nowhere_are_refused(tmp_path: Path, name: str, values: list[int]) -> None:
+    path = tmp_path / "lexicon.npz"
+    good = {"letters": [97, 98], "targets": [-1, 0], "first": [0, 0, 2]}
     np.savez(path, **{key: np.array(x, np.int32) for key, x in good.items()})
-    assert list(Lexicon.load(path)) == ["a"]  # b is an arrow that no word goes to its end
+    assert list(Lexicon.load(path)) == ["a"]  # b is an arrow by which no word ends
+    np.savez(path, **{key: np.array(values if key == name else x, np.int32) for key, x in good.items()})
+    with pytest.raises(ValueError, match="its arrows lead nowhere"):
+        Lexicon.load(path)
+
+
+def test_a_string_is_no_list_of_words() -> None:
+    with pytest.raises(TypeError, match="put it into a list"):
+        Lexicon.of("le chat")
 
 
 def test_no_pickle_is_read(tmp_path: Path) -> None:
@@ -101,7 +136,7 @@ def test_no_pickle_is_read(tmp_path: Path) -> None:
 # --- searching among known words ---
 
 # <pad> <s> </s>, then what tokens spell; é is two bytes, in one token or in two, and × has the same first one
-PIECES = [b"", b"", b"", b" a", b"b", "é".encode(), b"\xc3", b"\xa9", b".", b"a", b"\x97"]
+PIECES = [b"", b"", b"", b" a", b"b", "é".encode(), b"\xc3", b"\xa9", b".", b"a", b"\x97", b" .b"]
 LEXICON = Lexicon.of(["a", "ab", "éa", "aéb"])
 
 
@@ -165,6 +200,17 @@ def test_the_first_unknown_word_is_told() -> None:
     assert words.unknown(1, [3, 8, 3, 4, 4, 8]) == []
     assert words.unknown(0, [3, 5, EOS]) == [3, 5, EOS]  # aéb begins so, but it is no word
     assert words.unknown(0, [3, 7]) == [3, 7]  # no character begins with this byte
+    assert words.unknown(0, [3, 4, 11]) == [11]  # no word begins so, wherever it stands
+
+
+def test_words_are_cut_in_one_way() -> None:
+    """What a text has of words, the search sees token by token: for characters of every kind, one byte a token."""
+    pieces = [bytes([byte]) for byte in range(256)]
+    characters = [*range(0x3100), *range(0x3100, 0x20000, 61), 0x1F9D1, 0x10FFFF]
+    texts = [f"a{chr(c)}b" for c in characters if not 0xD800 <= c < 0xE000 and unicodedata.category(chr(c)) != "Cn"]
+    words = KnownWords(Lexicon.of(["x"]), pieces, [words_of(text) for text in texts], EOS)
+    assert [text for k, text in enumerate(texts) if words.unknown(k, list(text.encode()))] == []
+    assert words_of("12 m², x₁ ½ ™ İstanbul") == ["m", "x", "i\u0307stanbul"]
 
 
 # --- a translator that has a lexicon ---
@@ -201,6 +247,23 @@ def test_a_translator_writes_known_words(without_cats: Translator, options: dict
     assert "chat" in words_of(free[0].text)
     if "sample" not in options:
         assert free[2].translations == outputs[2].translations  # it had known words alone
+
+
+def test_of_several_those_that_are_known_stay(without_cats: Translator) -> None:
+    free = without_cats.outputs(SOURCES[:1], nbest=4, known_words=False)[0].translations
+    good = [one for one in free if not without_cats.lexicon.beyond(one.text, words_of(SOURCES[0]))]
+    without_cats.lexicon = Lexicon.of([*without_cats.lexicon, free[0].text])  # the best is known now, not all others
+    found = without_cats.outputs(SOURCES[:1], nbest=4)[0].translations
+    assert found[0] == free[0] and len(found) == 4 and len({one.text for one in found}) == 4
+    assert all(one in found for one in good)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    drawn = {"sample": True, "seed": 5, "nbest": 8}
+    free, found = (
+        without_cats.outputs(SOURCES[:1], **drawn, known_words=known)[0].translations for known in (False, True)
+    )
+    known = [not without_cats.lexicon.beyond(one.text, words_of(SOURCES[0])) for one in free]
+    assert not all(known)
+    assert [a == b for a, b in zip(free, found, strict=True)] == known
 
 
 def test_a_prefix_is_written_as_it_is(without_cats: Translator) -> None:

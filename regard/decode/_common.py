@@ -154,12 +154,12 @@ class Rules:
         log_p.index_fill_(-1, self.banned, -math.inf)
         if t < self.shortest:
             log_p[..., self.eos] = -math.inf
-        allowed = log_p if self.words is None else self.words.apply(log_p)
+        token = None if self.prefix is None or t >= self.prefix.shape[1] else self.prefix[:, t]
+        forced = None if token is None else token != self.pad
+        allowed = log_p if self.words is None else self.words.apply(log_p, forced)
         if t >= self.lowest:  # also where there is no room for the rest of a word
             self._only(self.eos, self.longest <= t, log_p, allowed)
-        if self.prefix is not None and t < self.prefix.shape[1]:
-            token = self.prefix[:, t]
-            forced = token != self.pad
+        if token is not None and forced is not None:
             self._only(token[forced], forced, log_p, allowed)
         return allowed
 

@@ -7,30 +7,27 @@ probability 0 and the rest keeps its own, so that a hypothesis that was led to w
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from regard.lexicon import Lexicon, plain
+from regard.lexicon import Lexicon, plain, runs
 
 LIKELIEST = 32  # tokens looked at in each step ...
 STEP = 256  # ... and so many more, until one of them may come
-_LETTERS = re.compile(r"[^\W\d_]+")
 
 
 class _Next(NamedTuple):
     """What a token makes of an unfinished word."""
 
     rest: bytes  # the word that is unfinished after it, with the bytes of a character that is
-    words: tuple[str, ...]  # words it has finished that the lexicon does not know
-    start: bytes | None  # what is unfinished, if no word of the lexicon begins with it
+    unknown: tuple[str, ...]  # words it has finished that the lexicon does not know
+    unknown_start: str | None  # the letters that are unfinished, if no word of the lexicon begins so
 
 
 class KnownWords:
-    """For each sentence the words of a lexicon, and some of its own: those of the source, say.
+    """For each sentence the words of a lexicon, and some of its own: those of the source, say. It serves one search.
 
     ``pieces`` are the bytes of each token, none for those that are no text; ``eos`` ends a word as a space does. Only
     the likeliest tokens are looked at, so what is drawn is drawn from them.
@@ -39,8 +36,8 @@ class KnownWords:
     def __init__(self, lexicon: Lexicon, pieces: Sequence[bytes], own: Sequence[Collection[str]], eos: int) -> None:
         self._lexicon, self._pieces, self._eos = lexicon, pieces, eos
         self._own = [{plain(word) for word in some} for some in own]
-        self._starts = [[word.encode() for word in some] for some in self._own]
-        self._rows: list[tuple[int, bytes]] = []  # of each row, its sentence and its unfinished word
+        # of each row, its sentence and its unfinished word; None where it has ended
+        self._rows: list[tuple[int, bytes | None]] = []
         self._seen: dict[tuple[bytes, int], _Next | None] = {}
 
     def start(self, beams: int) -> None:
@@ -49,56 +46,65 @@ class KnownWords:
 
     def follow(self, rows: Tensor, tokens: Tensor) -> None:
         """It goes on with these rows, each of which has read a token."""
-        chosen = [(*self._rows[row], token) for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)]
-        after = [self._next(rest, token) for _, rest, token in chosen]
-        # None: a dead hypothesis, or a prefix that is no text
-        self._rows = [(one[0], found.rest if found else b"") for one, found in zip(chosen, after, strict=True)]
+        before = [self._rows[row] for row in rows.tolist()]
+        self._rows = [
+            (one, self._after(rest, token)) for (one, rest), token in zip(before, tokens.tolist(), strict=True)
+        ]
 
-    def apply(self, log_p: Tensor) -> Tensor:
-        """−inf for what may not come; log_p is [n, k, V]."""
-        flat = log_p.flatten(0, 1)
-        likely, tokens = flat.topk(min(LIKELIEST, flat.shape[-1]), -1)
-        open_ = (likely > -math.inf).sum(-1).tolist()  # of each row, how many of these may come for other reasons
-        may = torch.zeros(tokens.shape, dtype=torch.bool)
-        for row, (some, count) in enumerate(zip(tokens.tolist(), open_, strict=True)):
-            may[row, :count] = torch.tensor([self._known(row, token) for token in some[:count]], dtype=torch.bool)
-        may = may.to(flat.device)
-        found = torch.full_like(flat, -math.inf).scatter(-1, tokens, likely.masked_fill(~may, -math.inf))
-        for row in (~may.any(-1)).nonzero().flatten().tolist():
-            if open_[row]:
-                self._look_on(row, flat[row], found[row])
+    def apply(self, log_p: Tensor, free: Tensor | None = None) -> Tensor:
+        """−inf for what may not come; log_p is [n, k, V]. In sentences that are ``free`` [n] anything may."""
+        n, k, _ = log_p.shape
+        held = [True] * n if free is None else (~free).tolist()
+        rows = [row for row, (_, rest) in enumerate(self._rows) if held[row // k] and rest is not None]
+        found = log_p.flatten(0, 1).clone()
+        some = found[rows]
+        values, tokens = some.topk(min(LIKELIEST, some.shape[-1]), -1)
+        counts = (values > -math.inf).sum(-1).tolist()  # of each row, how many of them may come for other reasons
+        for i, (row, likely, count) in enumerate(zip(rows, tokens.tolist(), counts, strict=True)):
+            may = [token for token in likely[:count] if self._known(row, token)]
+            if may := may or self._further(row, some[i]):
+                found[row] = -math.inf
+                found[row, may] = some[i, may]
         return found.view_as(log_p)
 
-    def _look_on(self, row: int, log_p: Tensor, found: Tensor) -> None:
-        """Into ``found`` the likeliest tokens that may come, where none of the first ones may; all, if none may."""
-        values, order = log_p.sort(descending=True)
-        last = int((values > -math.inf).sum())
-        for start in range(LIKELIEST, last, STEP):
-            some = order[start : min(start + STEP, last)]
-            if known := [token for token in some.tolist() if self._known(row, token)]:
-                found[known] = log_p[known]
-                return
-        found.copy_(log_p)
+    def _further(self, row: int, log_p: Tensor) -> list[int]:
+        """The likeliest tokens that may come, where none of the first ones may; none if there are none at all."""
+        order = log_p.argsort(descending=True)[: int((log_p > -math.inf).sum())].tolist()
+        for start in range(LIKELIEST, len(order), STEP):
+            if may := [token for token in order[start : start + STEP] if self._known(row, token)]:
+                return may
+        return []
 
     def unknown(self, sentence: int, tokens: Sequence[int]) -> list[int]:
         """The first tokens of an output that write a word that is not known; none if there is no such word."""
         rest, word = b"", list[int]()
         for token in tokens:
             if not self._may(sentence, rest, token):
-                return [*word, token]
+                first = self._pieces[token][:1]
+                apart = first < b"\x80" and not first.isalpha()  # it ends the word before
+                return [token] if apart and not self._may(sentence, b"", token) else [*word, token]
             found = self._next(rest, token)
             assert found is not None
             word, rest = ([*word, token] if rest and found.rest.startswith(rest) else [token]), found.rest
         return []
 
     def _known(self, row: int, token: int) -> bool:
-        return self._may(*self._rows[row], token)
+        sentence, rest = self._rows[row]
+        return rest is not None and self._may(sentence, rest, token)
 
     def _may(self, sentence: int, rest: bytes, token: int) -> bool:
         found = self._next(rest, token)
-        if found is None or any(word not in self._own[sentence] for word in found.words):
+        if found is None or any(word not in self._own[sentence] for word in found.unknown):
             return False
-        return found.start is None or any(word.startswith(found.start) for word in self._starts[sentence])
+        start = found.unknown_start
+        return start is None or any(word.startswith(start) for word in self._own[sentence])
+
+    def _after(self, rest: bytes | None, token: int) -> bytes | None:
+        """The unfinished word after a token; where bytes are no text (a prefix may have such) a word begins anew."""
+        if rest is None or token == self._eos:
+            return None
+        found = self._next(rest, token)
+        return found.rest if found else b""
 
     def _next(self, rest: bytes, token: int) -> _Next | None:
         """None: bytes that are no text."""
@@ -108,17 +114,15 @@ class KnownWords:
         return self._seen[key]
 
     def _read(self, rest: bytes, token: int) -> _Next | None:
-        raw = rest + (b" " if token == self._eos else self._pieces[token])
-        text, cut = _characters(raw)
+        text, cut = _characters(rest + (b" " if token == self._eos else self._pieces[token]))
         if "\ufffd" in text:
             return None
-        runs = list(_LETTERS.finditer(text))
-        last = runs.pop().group() if runs and runs[-1].end() == len(text) else ""
-        words = [plain(run.group()) for run in runs]
-        unknown = tuple(word for word in words if word not in self._lexicon)
-        ends = cut and (not last or last in self._lexicon)  # what is cut may be no letter
-        known = ends or self._lexicon.begins(last, cut)
-        return _Next(last.encode() + cut, unknown, None if known else plain(last).encode() + cut)
+        *over, last = runs(text)
+        unknown = tuple(word for word in map(plain, over) if word not in self._lexicon)
+        known = self._lexicon.begins(last, cut)
+        if cut and (not last or last in self._lexicon):  # what is cut may be no letter
+            known = True
+        return _Next(last.encode() + cut, unknown, None if known else plain(last))
 
 
 def _characters(raw: bytes) -> tuple[str, bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ __all__ = ["CTranslate2Engine", "export", "to_spec"]
 
 POSITIONS = 1024  # written down where the model computes them
 MOST_UNKNOWN = 50  # searches of a sentence for one without unknown words
+MOST_WAYS = 3  # in which a beginning of a word may go wrong
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 
 
@@ -331,7 +333,11 @@ class CTranslate2Engine:
             without = self._search(these, starts, search, suppress_sequences=names)
             for i, row in zip(again, without, strict=True):
                 found[i] = row
-        doubtful = [i for i, row in enumerate(found) if i in again or prefixes[i] or any(_unended(one) for one in row)]
+        doubtful = [
+            i
+            for i, row in enumerate(found)
+            if i in again or prefixes[i] or search.min_length or any(_unended(one) for one in row)
+        ]
         for i in doubtful:
             found[i] = self._scored(sources[i], found[i], search.length_penalty)
         return found
@@ -345,13 +351,20 @@ class CTranslate2Engine:
         search: Search,
         ban: Sequence[int],
     ) -> list[Found]:
-        """A sentence in known words: how an unknown one begins is suppressed, until no other is found."""
+        """A sentence in known words: how an unknown one is written is suppressed, until no other is found.
+
+        Where a beginning of a word goes wrong in several ways it is suppressed too: else all of its ways would be
+        tried, one search each.
+        """
         names = [[self._names[i]] for i in sorted({PAD, BOS, *ban})]
+        ways: Counter[tuple[int, ...]] = Counter()
         for _ in range(MOST_UNKNOWN):
             [found] = self._search([source], [prefix], search, suppress_sequences=names)
-            unknown = [one for row in found if (one := words.unknown(sentence, row.tokens))]
+            unknown = {tuple(one) for row in found if (one := words.unknown(sentence, row.tokens))}
             if not unknown:
                 break
+            ways.update(one[:-1] for one in unknown if len(one) > 1)
+            unknown |= {start for start, count in ways.items() if count >= MOST_WAYS}
             names += [self._tokens(one) for one in unknown]
         return self._scored(source, found, search.length_penalty)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from torch import Tensor, nn
 
@@ -127,11 +127,10 @@ class _Run:
         try:
             made = prefetch(self.task.steps(standing.position, self.ranks), AHEAD)
             with contextlib.closing(made) as steps, self._interrupted() as asked:  # type: ignore[type-var]
-                while standing.update < settings.updates and not self._stopped():
+                while standing.update < settings.updates and not self._stopped() and not asked.is_set():
                     self._update([next(steps) for _ in range(settings.accumulate)])
-                    if asked.is_set():
-                        self._save(self._weights(), self._moments())
-                        raise KeyboardInterrupt
+                if asked.is_set():
+                    self._pause()
             return self._finish()
         finally:
             self.progress.stop()
@@ -195,6 +194,13 @@ class _Run:
         self.ranks.wait()
         self.clock = time.monotonic()
 
+    def _pause(self) -> NoReturn:
+        """A state between two validations, to go on from."""
+        if self.logged != self.standing.update:
+            self._log()
+        self._save(self._weights(), self._moments())
+        raise KeyboardInterrupt
+
     def _save(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
         self.files.save(self.standing, {**{f"model.{name}": t for name, t in weights.items()}, **moments})
 
@@ -209,6 +215,7 @@ class _Run:
         def ask(number: int, frame: FrameType | None) -> None:
             asked.set()
             signal.signal(signal.SIGINT, before)
+            self._say("stopping after this update; Ctrl-C again stops at once")
 
         alone = self.ranks.world == 1 and threading.current_thread() is threading.main_thread()
         if not alone or before is not signal.default_int_handler:
