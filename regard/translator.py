@@ -448,8 +448,8 @@ def _filled(
     """
     if ranked:
         texts = {one.text for one in good}
-        more = [one for one in new if one.text not in texts]
-        return sorted([*good, *more], key=lambda one: -one.score)[: len(row)]
+        more = sorted(new, key=lambda one: one.text in texts)[: len(row) - len(good)]  # others first
+        return sorted([*good, *more], key=lambda one: -one.score)
     kept, others = {id(one) for one in good}, iter(new)
     return [one if id(one) in kept else next(others) for one in row]
 

@@ -251,10 +251,12 @@ def test_a_translator_writes_known_words(without_cats: Translator, options: dict
 
 def test_of_several_those_that_are_known_stay(without_cats: Translator) -> None:
     free = without_cats.outputs(SOURCES[:1], nbest=4, known_words=False)[0].translations
+    best, second = (set(words_of(one.text)) for one in free[:2])
+    assert second - best
+    without_cats.lexicon = Lexicon.of([*(set(without_cats.lexicon) - (second - best)), *best])
     good = [one for one in free if not without_cats.lexicon.beyond(one.text, words_of(SOURCES[0]))]
-    without_cats.lexicon = Lexicon.of([*without_cats.lexicon, free[0].text])  # the best is known now, not all others
     found = without_cats.outputs(SOURCES[:1], nbest=4)[0].translations
-    assert found[0] == free[0] and len(found) == 4 and len({one.text for one in found}) == 4
+    assert found[0] == free[0] and free[1] not in found and len(found) == 4
     assert all(one in found for one in good)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     drawn = {"sample": True, "seed": 5, "nbest": 8}
@@ -262,7 +264,7 @@ def test_of_several_those_that_are_known_stay(without_cats: Translator) -> None:
         without_cats.outputs(SOURCES[:1], **drawn, known_words=known)[0].translations for known in (False, True)
     )
     known = [not without_cats.lexicon.beyond(one.text, words_of(SOURCES[0])) for one in free]
-    assert not all(known)
+    assert 0 < sum(known) < 8
     assert [a == b for a, b in zip(free, found, strict=True)] == known
 
 

@@ -29,12 +29,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from distill import french_words
 from prepare import attribution, rows
-from texts import unheard, words
+from texts import key, unheard, words
 
 import regard.align as align
 from regard.store import read_toml
 
 INVENTED = "invented words in a thousand"
+SEEN, UNSEEN = "French that was read under another sentence", "French that was not"
 METHODS = ("intersection", "grow-diag-final-and", "union")
 
 
@@ -106,6 +107,18 @@ def sentence_by_sentence(pairs: Sequence[tuple[str, str]], outputs: Sequence[str
     every = {name: round(score, 2) for name, score in by_all.items()}
     kinds = {"its first reference": first, "all its references": every}
     return {f"each sentence once, {which}": {"pairs": len(once), **one} for which, one in kinds.items()}
+
+
+def seen_and_not(pairs: Sequence[tuple[str, str]], outputs: Sequence[str], data: Path) -> dict[str, dict[str, Any]]:
+    """Scores of the pairs whose French stands in the training data under another sentence, and of the others."""
+    path = data / "tatoeba.tsv.gz"
+    seen = {key(row[1]) for row in rows(path)} if path.exists() else set()
+    parts: dict[str, list[tuple[str, str]]] = {SEEN: [], UNSEEN: []}
+    for (_, fr), output in zip(pairs, outputs, strict=True):
+        parts[SEEN if key(fr) in seen else UNSEEN].append((output, fr))
+    if not seen or not all(parts.values()):
+        return {}
+    return {name: {"pairs": len(some), **scores(*zip(*some, strict=True))} for name, some in parts.items()}  # type: ignore[arg-type]
 
 
 def invented(pairs: Sequence[tuple[str, str]], outputs: Sequence[str], heard: set[str]) -> dict[str, Any]:
@@ -233,7 +246,7 @@ def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
         "parameters": f"{report['parameters']:,}",
         **layers(model),
         "taught": taught(model),
-        "invented": f" ({', '.join(told_words)})" if told_words else "",
+        "invented": f" (words that another French dictionary lacks: {', '.join(told_words)})" if told_words else "",
         "beam": f"{report['search']['beam']}",
         "penalty": f"{report['search']['length_penalty']:g}",
         "mib": f"{size:.1f}",
@@ -287,7 +300,10 @@ def main() -> None:
                 found |= invented(pairs, outputs, heard)
             if seconds is not None:
                 found["seconds"] = round(seconds, 1)
-            more = {f"{name}, {how}": one for how, one in sentence_by_sentence(pairs, outputs).items()}
+            parts = sentence_by_sentence(pairs, outputs)
+            if name == "tatoeba":
+                parts |= seen_and_not(pairs, outputs, options.data)
+            more = {f"{name}, {how}": one for how, one in parts.items()}
             for which, one in {name: found, **more}.items():
                 report["sets"][which] = one
                 print(f"{which}: {one}", flush=True)
