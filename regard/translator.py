@@ -18,7 +18,7 @@ from regard.align import Links, links, word_weights
 from regard.decode import KnownWords
 from regard.engine import Engine, Found, TorchEngine
 from regard.lexicon import FILE as LEXICON
-from regard.lexicon import Lexicon, words_of
+from regard.lexicon import Lexicon, plain, runs
 from regard.nn import to_int8
 from regard.output import Attended, Output, Translation, joined, sentences, single_spaced, spread
 from regard.search import Search
@@ -284,8 +284,9 @@ class Translator:
     ) -> dict[int, list[Translation]]:
         """Of those sentences that have translations with words nobody knows: the others, and new ones beside them."""
         read = self.subwords.decode
-        own = {i: {*words_of(read(jobs[i].source.ids)), *words_of(read(jobs[i].prefix))} for i in found}
-        good = {i: [one for one in row if not lexicon.beyond(one.text, own[i])] for i, row in found.items()}
+        own = {i: {*runs(read(jobs[i].source.ids)), *runs(read(jobs[i].prefix))} for i in found}
+        known = {i: {plain(word) for word in words} for i, words in own.items()}
+        good = {i: [one for one in row if not lexicon.beyond(one.text, known[i])] for i, row in found.items()}
         again = [i for i, row in found.items() if len(good[i]) < len(row)]
         if not again:
             return {}

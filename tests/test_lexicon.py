@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import shutil
 import unicodedata
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from commands import process
 from test_decode import EOS, Toy, enumerated, memory
 
 import regard.decode._words as known_words
 from regard.decode import KnownWords, Limits, beam, greedy, sample
-from regard.lexicon import FILE, Lexicon, words_of
+from regard.lexicon import FILE, Lexicon, runs, words_of
 from regard.store import BUNDLED, DEFAULT
 from regard.translator import Translator, load
 
@@ -208,9 +210,31 @@ def test_words_are_cut_in_one_way() -> None:
     pieces = [bytes([byte]) for byte in range(256)]
     characters = [*range(0x3100), *range(0x3100, 0x20000, 61), 0x1F9D1, 0x10FFFF]
     texts = [f"a{chr(c)}b" for c in characters if not 0xD800 <= c < 0xE000 and unicodedata.category(chr(c)) != "Cn"]
-    words = KnownWords(Lexicon.of(["x"]), pieces, [words_of(text) for text in texts], EOS)
+    words = KnownWords(Lexicon.of(["x"]), pieces, [runs(text) for text in texts], EOS)
     assert [text for k, text in enumerate(texts) if words.unknown(k, list(text.encode()))] == []
     assert words_of("12 m², x₁ ½ ™ İstanbul") == ["m", "x", "i\u0307stanbul"]
+
+
+def test_there_is_always_a_way_on() -> None:
+    """With a token for each byte, whatever begins a word can go on to one that is known, or to the end of the text."""
+    pieces = [b"", b"", b"", *(bytes([byte]) for byte in range(256))]
+    own, draw = ["Lambasté", "marvel", "œuf", "日本", "a"], random.Random(3)
+    words = KnownWords(Lexicon.of(["chat", "châtié", "éa"]), pieces, [own], EOS)
+    words.start(1)
+    flat, ended = torch.zeros(1, 1, len(pieces)), 0
+    flat[..., :2] = -math.inf
+    for _ in range(3000):
+        left = words.apply(
+            flat + torch.rand(flat.shape, generator=torch.Generator().manual_seed(draw.randrange(1 << 30)))
+        )
+        may = (left[0, 0] > -math.inf).nonzero().flatten().tolist()
+        assert may != (flat[0, 0] > -math.inf).nonzero().flatten().tolist(), words._rows  # all: there was no way on
+        token = draw.choice(may)
+        words.follow(torch.tensor([0]), torch.tensor([token]))
+        if token == EOS:
+            ended += 1
+            words.start(1)
+    assert ended > 10
 
 
 # --- a translator that has a lexicon ---

@@ -488,7 +488,7 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
         "1,234,567 parameters, 3.0 MiB",
         "Beam 4, length penalty 0.8,",
         "7 encoder and 3 decoder layers",
-        "on a larger model's translations",
+        "on larger models' translations",
         "| tatoeba | 9 | 12.3 | 45.6 |",
         "| forward | 9.87 | 9.5 |",
         "| forward, --mutual --threshold 0.5 | 7.1 | 6.9 |",

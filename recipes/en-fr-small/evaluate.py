@@ -16,6 +16,7 @@ French that was trained on, nor copied from the English. Layer, head and shift o
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -32,6 +33,7 @@ from prepare import attribution, rows
 from texts import key, unheard, words
 
 import regard.align as align
+from regard.lexicon import FILE as LEXICON
 from regard.store import read_toml
 
 INVENTED = "invented words in a thousand"
@@ -59,6 +61,19 @@ def test_sets(corpora: Path, data: Path) -> dict[str, list[tuple[str, str]]]:
 def some_of(pairs: list[tuple[str, str]], most: int | None) -> list[tuple[str, str]]:
     """So many of them, spread over all; all without a number."""
     return pairs[:: max(1, len(pairs) // most)][:most] if most else pairs
+
+
+def of_this_model(out: Path, model: Path) -> None:
+    """Translations that were kept of another model, or with another list of words, are not taken for this one's."""
+    digest, note = hashlib.blake2b(digest_size=16), out / "model.txt"
+    for name in ("model.safetensors", LEXICON):
+        digest.update((model / name).read_bytes() if (model / name).exists() else b"")
+    if note.exists() and note.read_text(encoding="utf-8").strip() != digest.hexdigest():
+        raise SystemExit(
+            f"error: {out} has translations of another model than {model}: remove it, or give another --out"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    note.write_text(digest.hexdigest() + "\n", encoding="utf-8")
 
 
 def translations(pairs: Sequence[tuple[str, str]], path: Path, translator: Any, options: argparse.Namespace) -> Any:
@@ -224,7 +239,7 @@ def taught(model: Path) -> str:
     """Whether a teacher's translations were among the data."""
     corpora = read_toml(model / "config.toml").get("data", {}).get("corpora", [])
     distilled = any(Path(table.get("tsv", "")).name.startswith("distilled-") for table in corpora)
-    return "on a larger model's translations of their English side, " if distilled else ""
+    return "on larger models' translations of their English side, " if distilled else ""
 
 
 def card(report: dict[str, Any], model: Path, data: Path, out: Path) -> None:
@@ -286,6 +301,7 @@ def main() -> None:
         return made["it"]
 
     out = options.out or options.model.with_name(options.model.name + "-tested")
+    of_this_model(out, options.model)
     wanted = options.only.split(",") if options.only else None
     search = {name: getattr(translator().search, name) for name in ("beam", "length_penalty")}
     size = sum(p.numel() for p in translator().model.parameters())

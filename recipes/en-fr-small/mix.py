@@ -3,7 +3,7 @@
     python recipes/en-fr-small/mix.py OLD NEW --share 0.7 --out MIXED
 
 A model that goes on from another one mostly stays in its valley, and points between them can be better than both ends
-(Izmailov et al. 2018, https://arxiv.org/abs/1803.05407). --share is that of the new one. Everything but the weights is
+(Wortsman et al. 2021, https://arxiv.org/abs/2109.01903). --share is that of the new one. Everything but the weights is
 taken from it, and weights are stored in int8.
 """
 
@@ -20,15 +20,15 @@ from regard.folder import save
 
 
 def mix(old: Path, new: Path, share: float, out: Path) -> None:
-    """Makes the folder; models of different subwords or sizes are refused."""
+    """Makes the folder; models of different subwords or settings are refused."""
     first, second = open_folder(old), open_folder(new)
     if not 0 <= share <= 1:
         raise ValueError(f"--share: expected a number from 0 to 1, got {share}")
     if first.subwords.fingerprint != second.subwords.fingerprint:
         raise ValueError(f"{old} and {new} have different subwords, so their weights mean different things")
     before, after = first.model.state_dict(), second.model.state_dict()
-    if {name: t.shape for name, t in before.items()} != {name: t.shape for name, t in after.items()}:
-        raise ValueError(f"{old} and {new} are of different sizes")
+    if first.settings["model"] != second.settings["model"]:
+        raise ValueError(f"{old} and {new} differ in [model]: expected models of one kind and size")
     second.model.load_state_dict(
         {name: t.lerp(after[name], share) if t.is_floating_point() else after[name] for name, t in before.items()}
     )

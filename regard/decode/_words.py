@@ -1,13 +1,15 @@
 """What hypotheses may go on with where every word that they write has to be known.
 
-A word is judged as it grows: letters that no word begins with are not written in the first place. What may not come has
-probability 0 and the rest keeps its own, so that a hypothesis that was led to where nothing likely may come loses.
+A word is judged as it grows: letters that no word begins with are not written in the first place, so that each
+hypothesis can go on, letter by letter if need be. What may not come has probability 0 and the rest keeps its own: a
+hypothesis that was led to where nothing likely may come loses.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,10 +26,13 @@ class _Next(NamedTuple):
     rest: bytes  # the word that is unfinished after it, with the bytes of a character that is
     unknown: tuple[str, ...]  # words it has finished that the lexicon does not know
     unknown_start: str | None  # the letters that are unfinished, if no word of the lexicon begins so
+    cut: bytes  # those of a character that is not whole, which follows them
 
 
 class KnownWords:
-    """For each sentence the words of a lexicon, and some of its own: those of the source, say. It serves one search.
+    """For each sentence the words of a lexicon, and some of its own: those of the source, as they are written there.
+
+    It serves one search, and the next after ``start``.
 
     ``pieces`` are the bytes of each token, none for those that are no text; ``eos`` ends a word as a space does. Only
     the likeliest tokens are looked at, so what is drawn is drawn from them.
@@ -36,6 +41,7 @@ class KnownWords:
     def __init__(self, lexicon: Lexicon, pieces: Sequence[bytes], own: Sequence[Collection[str]], eos: int) -> None:
         self._lexicon, self._pieces, self._eos = lexicon, pieces, eos
         self._own = [{plain(word) for word in some} for some in own]
+        self._spelled = [{word.encode() for word in (*some, *map(plain, some))} for some in own]
         # of each row, its sentence and its unfinished word; None where it has ended
         self._rows: list[tuple[int, bytes | None]] = []
         self._seen: dict[tuple[bytes, int], _Next | None] = {}
@@ -68,7 +74,7 @@ class KnownWords:
         return found.view_as(log_p)
 
     def _further(self, row: int, log_p: Tensor) -> list[int]:
-        """The likeliest tokens that may come, where none of the first ones may; none if there are none at all."""
+        """The likeliest tokens that may come, where none of the first ones may; none, and so any, if none may."""
         order = log_p.argsort(descending=True)[: int((log_p > -math.inf).sum())].tolist()
         for start in range(LIKELIEST, len(order), STEP):
             if may := [token for token in order[start : start + STEP] if self._known(row, token)]:
@@ -96,8 +102,14 @@ class KnownWords:
         found = self._next(rest, token)
         if found is None or any(word not in self._own[sentence] for word in found.unknown):
             return False
-        start = found.unknown_start
-        return start is None or any(word.startswith(start) for word in self._own[sentence])
+        start, own = found.unknown_start, self._own[sentence]
+        if start is None:
+            return True
+        if not found.cut:
+            return any(word.startswith(start) for word in own)
+        begun = found.rest, start.encode() + found.cut
+        over = start in own and _no_letter(found.cut)
+        return over or any(word.startswith(begun) for word in self._spelled[sentence])
 
     def _after(self, rest: bytes | None, token: int) -> bytes | None:
         """The unfinished word after a token; where bytes are no text (a prefix may have such) a word begins anew."""
@@ -120,9 +132,9 @@ class KnownWords:
         *over, last = runs(text)
         unknown = tuple(word for word in map(plain, over) if word not in self._lexicon)
         known = self._lexicon.begins(last, cut)
-        if cut and (not last or last in self._lexicon):  # what is cut may be no letter
-            known = True
-        return _Next(last.encode() + cut, unknown, None if known else plain(last))
+        if cut and (not last or last in self._lexicon):
+            known = known or _no_letter(cut)
+        return _Next(last.encode() + cut, unknown, None if known else plain(last), cut)
 
 
 def _characters(raw: bytes) -> tuple[str, bytes]:
@@ -141,3 +153,19 @@ def _characters(raw: bytes) -> tuple[str, bytes]:
         if lead < 0x80:
             break
     return raw.decode(errors="replace"), b""
+
+
+@cache
+def _no_letter(cut: bytes) -> bool:
+    """Whether a character that begins with these bytes can be something else than a letter.
+
+    >>> _no_letter(b"\\xc3"), _no_letter(b"\\xc4")  # × is none; of Latin Extended-A all are
+    (True, False)
+    """
+    missing = (2 if cut[0] < 0xE0 else 3 if cut[0] < 0xF0 else 4) - len(cut)
+    for k in range(64**missing):
+        more = bytes(0x80 | (k >> 6 * i) & 0x3F for i in reversed(range(missing)))
+        character = (cut + more).decode(errors="replace")
+        if len(character) == 1 and character != "\ufffd" and not character.isalpha():
+            return True
+    return False
