@@ -245,6 +245,17 @@ def test_french_that_was_read_is_told_apart(tmp_path):
     assert found[evaluate.SEEN]["BLEU"] == 100.0 > found[evaluate.UNSEEN]["BLEU"]
 
 
+def test_kept_translations_are_of_the_same_model(tmp_path):
+    model, out = tmp_path / "model", tmp_path / "tested"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+    for _ in range(2):
+        evaluate.of_this_model(out, model)
+    (model / "lexicon.npz").write_bytes(b"words")
+    with pytest.raises(SystemExit, match="translations of another model"):
+        evaluate.of_this_model(out, model)
+
+
 def test_nothing_of_a_test_is_trained_on(prepared, corpora):
     out, counts = prepared
     tested = [got(out / f"{name}.tsv.gz") for name in ("test.tatoeba", "test.laws", "valid")]
