@@ -123,6 +123,7 @@ def test_interrupted_it_stops_where_it_is(data):
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1].decode()
     assert process.returncode == 130 and "goes on from the last checkpoint" in said and "Traceback" not in said, said
+    assert "Ctrl-C again stops at once" in said
     [state] = (data / "m" / "checkpoints").glob("state-*")
     stopped = int(state.stem.removeprefix("state-"))
     assert 10 <= stopped < 150

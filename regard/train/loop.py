@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import os
 import signal
 import threading
 import time
@@ -215,7 +216,8 @@ class _Run:
         def ask(number: int, frame: FrameType | None) -> None:
             asked.set()
             signal.signal(signal.SIGINT, before)
-            self._say("stopping after this update; Ctrl-C again stops at once")
+            with contextlib.suppress(OSError):  # not by print: what was interrupted may be printing
+                os.write(2, b"\nstopping after this update; Ctrl-C again stops at once\n")
 
         alone = self.ranks.world == 1 and threading.current_thread() is threading.main_thread()
         if not alone or before is not signal.default_int_handler:
