@@ -217,6 +217,22 @@ def test_prefixes_and_lengths(engines):
         assert theirs == ours
 
 
+@pytest.mark.parametrize("beam", [1, 4])
+def test_with_a_least_length_scores_are_the_models_too(engines, beam):
+    """What CTranslate2 says itself is something else there."""
+    other = engines[1]
+    sources = [row.ids for row in other.subwords.encode_batch(SOURCES[:10])]
+    search = Search(beam=beam, nbest=beam, min_length=12, max_length=20)
+    ended = 0
+    for source, row in zip(sources, other.engine.search(sources, [[]] * 10, search, number=0, ban=[]), strict=True):
+        for found in row:
+            if found.tokens[-1] == EOS:
+                ended += 1
+                [read] = other.engine.read([source], [found.tokens[:-1]], attention=False)
+                assert found.log_prob == pytest.approx(read.log_prob, abs=1e-3)
+    assert ended >= 10
+
+
 def test_long_lines_are_cut_and_learned_positions_end(tmp_path):
     toy.train(tmp_path / "m", updates=20, max_length=30)
     ours, theirs = (regard.load(tmp_path / "m", device="cpu", engine=e) for e in ("torch", "ctranslate2"))

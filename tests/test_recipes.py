@@ -390,6 +390,17 @@ except KeyboardInterrupt: open({str(second)!r}, 'w')
         run.run([stage("third", "raise SystemExit(3)")], time.monotonic() + 60, said.append)
 
 
+@pytest.mark.parametrize("student", ["student", "again"])
+def test_a_student_that_goes_on_has_its_own_subwords(tmp_path, student):
+    given = argparse.Namespace(sets="tatoeba", words=None, subwords="cuts.json", student=student, rest=["--seed=3"])
+    commands = {stage.name: stage.command(60.0) for stage in run.stages(tmp_path, given)}
+    for name, settings in (("teacher", "teacher"), ("student", student)):
+        command = commands[name]
+        assert command[command.index("--config") + 1].endswith(f"{settings}.toml") and command[-1] == "--seed=3"
+        assert command[command.index("--out") + 1] == str(tmp_path / name)
+        assert ("subwords.path=cuts.json" in command) == (settings != "again")
+
+
 def test_an_unfinished_student_is_kept_even_if_it_fails(tmp_path, monkeypatch):
     from regard.train.checkpoint import Checkpoints, Standing
 

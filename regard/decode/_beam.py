@@ -66,7 +66,7 @@ class _Beam:
         self.open = torch.arange(size, device=device)
         self.sums = torch.full((size, k), -math.inf, device=device)  # Σ log p of the open hypotheses, [n, k]
         self.sums[:, 0] = 0.0  # all start alike: only one may have offspring
-        self.words: list[Tensor] = []  # per step, [N, k]: token, its log p, and the beam that it follows
+        self.written: list[Tensor] = []  # per step, [N, k]: token, its log p, and the beam that it follows
         self.values: list[Tensor] = []
         self.parents: list[Tensor] = []
         # the k best that have ended, of all sentences: score, and where in the history the end symbol's parent stands
@@ -80,7 +80,7 @@ class _Beam:
         tokens = torch.full((self.memory.size * self.k,), self.model.bos_id, device=self.open.device)
         while len(self.open):
             log_p, state = next_log_probs(self.model, tokens, state)
-            log_p = self.rules.apply(log_p.unflatten(0, (-1, self.k)), len(self.words))
+            log_p = self.rules.apply(log_p.unflatten(0, (-1, self.k)), len(self.written))
             tokens, parents = self._extend(log_p)
             left = self._left()
             if left is not None:
@@ -93,7 +93,7 @@ class _Beam:
 
     def _extend(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
         """Choose the next k hypotheses of each sentence among all continuations, and note those that end."""
-        k, t = self.k, len(self.words)
+        k, t = self.k, len(self.written)
         value, token = _top(log_p, min(2 * k, log_p.shape[-1]))  # [n, k, m]
         sums, at = (self.sums.to(value.dtype)[..., None] + value).flatten(1).topk(min(2 * k, k * value.shape[-1]), -1)
         parent, token, value = at // value.shape[-1], token.flatten(1).gather(1, at), value.flatten(1).gather(1, at)
@@ -104,7 +104,7 @@ class _Beam:
         self.sums, on = sums.topk(k, -1) if sums.shape[-1] >= k else _fill(sums, k)
         token, value, parent = (x.gather(1, on) for x in (token, value, parent))
         size = self.memory.size
-        self.words.append(spread(token, self.open, size, self.rules.pad))
+        self.written.append(spread(token, self.open, size, self.rules.pad))
         self.values.append(spread(value, self.open, size, 0.0))
         self.parents.append(spread(parent, self.open, size, 0))
         return token, parent
@@ -131,7 +131,7 @@ class _Beam:
         highest = top / (self.rules.longest + 1) ** self.alpha  # Σ log p ≤ 0 only falls
         done = (worst >= highest) | (top == -math.inf)
         if not self.exact:
-            done |= (ended[:, -1] > -math.inf) & (worst >= top / len(self.words) ** self.alpha)
+            done |= (ended[:, -1] > -math.inf) & (worst >= top / len(self.written) ** self.alpha)
         return (~done).nonzero().flatten() if done.any() else None
 
     def _follow(self, state: Any, parents: Tensor, tokens: Tensor, left: Tensor | None) -> None:
@@ -147,20 +147,20 @@ class _Beam:
 
     def _results(self) -> list[list[Hypothesis]]:
         """Walk the history back from the ends, all at once."""
-        if not self.words:
+        if not self.written:
             return []
         size, best = self.memory.size, self.best
-        words, values, parents = (torch.stack(x).cpu() for x in (self.words, self.values, self.parents))
+        written, values, parents = (torch.stack(x).cpu() for x in (self.written, self.values, self.parents))
         ended, step, at, value = (
             x[:, :best].cpu() for x in (self.ended, self.ended_step, self.ended_beam, self.ended_value)
         )
-        tokens = torch.full((size, best, len(words)), self.rules.pad)
-        log_p = torch.zeros(size, best, len(words), dtype=values.dtype)
+        tokens = torch.full((size, best, len(written)), self.rules.pad)
+        log_p = torch.zeros(size, best, len(written), dtype=values.dtype)
         tokens.scatter_(-1, step[..., None], self.rules.eos)
         log_p.scatter_(-1, step[..., None], value.to(log_p.dtype)[..., None])
-        for t in range(len(words) - 1, -1, -1):
+        for t in range(len(written) - 1, -1, -1):
             inside = t < step
-            tokens[..., t] = torch.where(inside, words[t].gather(1, at), tokens[..., t])
+            tokens[..., t] = torch.where(inside, written[t].gather(1, at), tokens[..., t])
             log_p[..., t] = torch.where(inside, values[t].gather(1, at), log_p[..., t])
             at = torch.where(inside, parents[t].gather(1, at), at)
         scores, lengths = ended.tolist(), (step + 1).tolist()
