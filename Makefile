@@ -2,6 +2,7 @@
 # make test    set up, then lint, types and every test
 # make check   the fast subset of it, to run often
 # make docs    the documentation as a site that needs no network, with the tutorial's code run, into out/site
+# make dist    sdist and wheel in dist/, and the wheel tried in an empty environment
 # make bench   speed and memory on this CPU as ratios against PyTorch's own attention, eager code, torch.compile, Keras
 #              and the physical limit; five minutes; rewrites benchmarks/results/cpu.json and the plots of docs/
 # make bench-gpu   the same on a CUDA GPU, with FlexAttention
@@ -13,7 +14,7 @@ READY = $(VENV)/.ready
 WEIGHTS = $(VENV)/.weights
 BROWSER = $(VENV)/.browser
 
-.PHONY: demo test check lint docs bench bench-gpu clean
+.PHONY: demo test check lint docs dist bench bench-gpu clean
 .DEFAULT_GOAL := demo
 
 $(READY): pyproject.toml constraints.txt
@@ -54,6 +55,20 @@ check: lint $(WEIGHTS) $(BROWSER)
 docs: $(WEIGHTS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "out/site/index.html; to search in it: $(BIN)/python -m http.server -d out/site"
+
+# The wheel is made from the sdist, so that both are whole; what it needs is all that the empty environment gets.
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	rm -rf out/dist && $(PYTHON) -m venv out/dist
+	out/dist/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd out/dist && bin/regard --version && bin/regard translate --show "The cat sat on the mat."
+	cd out/dist && bin/python -c "import torch, regard; q = torch.randn(1, 4, 64, 32); \
+		print(regard.plan(q, q, q, score=regard.score.Additive(32, 32, 16)))"
+	rm -rf out/dist
+	@ls -l dist
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py --json

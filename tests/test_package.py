@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -355,6 +356,21 @@ def test_importing_is_fast():
     while not tried or (len(tried) < 6 and not (tried[-1][0] < 1_000_000 and tried[-1][1] < 500_000)):
         tried.append(import_times())
     assert tried[-1][0] < 1_000_000 and tried[-1][1] < 500_000, tried
+
+
+def test_the_readme_can_be_read_outside_the_repository():
+    """Its relative links and pictures become absolute, and each names a file that is there."""
+    sys.path.insert(0, str(ROOT.parent))
+    import setup
+
+    base, text = setup.repository(), (ROOT.parent / "README.md").read_text("utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)", setup.absolute(text, base))
+    ours = [link.removeprefix(base) for link in links if link.startswith(base)]
+    assert all(link.startswith(("https://", "#")) for link in links) and len(ours) > 10
+    for link in ours:
+        kind, path = re.fullmatch(r"/(raw|blob)/main/([^#]+)(?:#.*)?", link).groups()
+        assert (ROOT.parent / path).is_file(), link
+        assert (kind == "raw") == (Path(path).suffix in {".png", ".svg"}), link
 
 
 def test_the_package_is_typed():
