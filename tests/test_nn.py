@@ -291,6 +291,39 @@ def test_encoder_layer_is_pytorchs(norm_first: bool) -> None:
     torch.testing.assert_close(ours(x), theirs(x))
 
 
+def test_encoder_layer_is_llamas() -> None:
+    """RMSNorm, no biases, a head width of its own, grouped queries, rotary, a gate: a layer of a decoder-only model."""
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    from transformers import LlamaConfig
+
+    sizes = {"hidden_size": DIM, "intermediate_size": 48, "num_attention_heads": HEADS, "num_key_value_heads": KV}
+    theirs = llama.LlamaModel(LlamaConfig(vocab_size=50, num_hidden_layers=1, head_dim=16, **sizes)).eval()
+    ours = EncoderLayer(
+        DIM, HEADS, hidden=48, score=Rotary(Dot()), kv_heads=KV, head_dim=16, bias=False,
+        activation=nn.functional.silu, gated=True, norm=nn.RMSNorm, norm_eps=theirs.config.rms_norm_eps,
+    ).eval()  # fmt: skip
+    names = {f"attention.{a}_proj": f"self_attn.{b}_proj" for a, b in zip(("q", "k", "v", "out"), "qkvo", strict=True)}
+    names |= {f"feed_forward.{a}": f"mlp.{b}_proj" for a, b in (("up", "gate"), ("gate", "up"), ("down", "down"))}
+    names |= {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
+    state = theirs.layers[0].state_dict()
+    ours.load_state_dict({f"{mine}.weight": state.pop(f"{other}.weight") for mine, other in names.items()})
+    assert not state  # no bias on either side
+    tokens = torch.randint(50, (2, 9))
+    x = theirs.embed_tokens(tokens)
+    expected = theirs(tokens).last_hidden_state
+    torch.testing.assert_close(theirs.norm(ours(x, mask=Causal())), expected, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        cache = Cache()
+        pieces = [ours(part, mask=Causal(), cache=cache) for part in x.split((5, 1, 3), 1)]
+    torch.testing.assert_close(theirs.norm(torch.cat(pieces, 1)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_decoder_layer_without_biases() -> None:
+    layer = DecoderLayer(DIM, HEADS, head_dim=6, bias=False, norm=nn.RMSNorm)
+    assert not [name for name, _ in layer.named_parameters() if "bias" in name]
+    assert layer.cross_attention.q_proj.out_features == HEADS * 6 and isinstance(layer.cross_norm, nn.RMSNorm)
+
+
 def test_gated_feed_forward() -> None:
     layer, x = FeedForward(4, 8, activation=nn.functional.silu, gated=True), torch.randn(3, 4)
     assert layer.gate is not None

@@ -13,6 +13,8 @@ from regard.mask import Causal, Mask, as_mask
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
 from regard.score import Score
 
+MakeNorm = Callable[[int, float], nn.Module]  # of a width, and of what the norm adds to a variance
+
 
 class Embedding(nn.Embedding):
     """Token vectors scaled by √dim, started at N(0, 1/dim) (Vaswani et al. 2017, section 3.4)."""
@@ -98,7 +100,8 @@ class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each with a residual and a norm before (``norm_first``) or after.
 
     ``activation_dropout`` inside the feed-forward is ``dropout`` unless set; ``gated`` multiplies its activation by a
-    second projection. ``norm_eps`` is what norms add to a variance.
+    second projection. ``bias=False`` leaves the biases of all projections out. ``norm(dim, norm_eps)`` makes a norm:
+    ``nn.LayerNorm``, ``nn.RMSNorm`` or your own. With ``mask=Causal()`` this is the layer of a decoder-only model.
     """
 
     def __init__(
@@ -109,20 +112,27 @@ class EncoderLayer(nn.Module):
         hidden: int | None = None,
         score: Score | None = None,
         kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         activation_dropout: float | None = None,
         activation: Callable[[Tensor], Tensor] = torch.relu,
         gated: bool = False,
         norm_first: bool = True,
+        norm: MakeNorm = nn.LayerNorm,
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
         self.norm_first = norm_first
-        self.attention = MultiHeadAttention(dim, heads, score=score, kv_heads=kv_heads, dropout=attention_dropout)
+        self.attention = MultiHeadAttention(
+            dim, heads, score=score, kv_heads=kv_heads, head_dim=head_dim, bias=bias, dropout=attention_dropout
+        )
         inside = dropout if activation_dropout is None else activation_dropout
-        self.feed_forward = FeedForward(dim, hidden or 4 * dim, activation=activation, gated=gated, dropout=inside)
-        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim, norm_eps), nn.LayerNorm(dim, norm_eps)
+        self.feed_forward = FeedForward(
+            dim, hidden or 4 * dim, activation=activation, gated=gated, dropout=inside, bias=bias
+        )
+        self.attention_norm, self.feed_forward_norm = norm(dim, norm_eps), norm(dim, norm_eps)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -158,12 +168,15 @@ class DecoderLayer(EncoderLayer):
         score: Score | None = None,
         cross_score: Score | None = None,
         kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         activation_dropout: float | None = None,
         activation: Callable[[Tensor], Tensor] = torch.relu,
         gated: bool = False,
         norm_first: bool = True,
+        norm: MakeNorm = nn.LayerNorm,
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(
@@ -172,18 +185,21 @@ class DecoderLayer(EncoderLayer):
             hidden=hidden,
             score=score,
             kv_heads=kv_heads,
+            head_dim=head_dim,
+            bias=bias,
             dropout=dropout,
             attention_dropout=attention_dropout,
             activation_dropout=activation_dropout,
             activation=activation,
             gated=gated,
             norm_first=norm_first,
+            norm=norm,
             norm_eps=norm_eps,
         )
         self.cross_attention = MultiHeadAttention(
-            dim, heads, score=cross_score, kv_heads=kv_heads, dropout=attention_dropout
+            dim, heads, score=cross_score, kv_heads=kv_heads, head_dim=head_dim, bias=bias, dropout=attention_dropout
         )
-        self.cross_norm = nn.LayerNorm(dim, norm_eps)
+        self.cross_norm = norm(dim, norm_eps)
 
     def forward(  # type: ignore[override]
         self,
