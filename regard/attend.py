@@ -265,7 +265,7 @@ def select_rows(p: Problem, rows: Tensor) -> Problem:
 
     fields = {"DotTerm": "q", "TanhTerm": "a", "OffsetTerm": "table", "BiasTerm": "bias"}
     terms = []
-    for term in p.terms.terms:
+    for term in p.terms.terms:  # a formula keeps all of its queries
         name = fields.get(type(term).__name__)
         terms.append(term if name is None else replace(term, **{name: pick(getattr(term, name))}))  # type: ignore[arg-type]
     return replace(

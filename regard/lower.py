@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.arguments import autocast, check_number, check_tensors, flat, offset_of, seed_of, shape_of, sink_of
 from regard.kernels import _guard as guard
-from regard.mask import Mask, Shape, as_mask, broadcast_pairs
+from regard.mask import Mask, Shape, as_mask, bind, broadcast_pairs
 from regard.plan import BACKENDS, Choice, choose
 from regard.score import PerHead, Score
 from regard.terms import BiasTerm, DotTerm, Keys, KeyTerm, Problem, TanhTerm, Term, Terms, join, may_need_gradient
@@ -63,7 +63,7 @@ def lower(
             f"{score.key_tensors}; were they made by another score?"
         )
     offset = offset_of(offset, shape)
-    bound = None if mask is None else as_mask(mask).bind(shape)
+    bound = None if mask is None else bind(as_mask(mask), shape)
     q, v, *keys = (flat(x, shape.batch) for x in (q, v, *key_tensors))
     bad_keys, bad_rows = None, None
     if bound is not None and not (isinstance(k, Keys) and k.trusted):

@@ -6,13 +6,16 @@ A mask answers two questions: ``visible`` gives a tile of booleans, and ``tiles`
 whether it is empty or full, so that kernels skip the first kind and need not evaluate the second. Masks that depend
 on positions alone answer ``span`` for plain integers too, without reading any tensor.
 
+A mask of one's own is a subclass with ``visible`` alone, or a :class:`Function`; both run everywhere.
+
 Shapes: B batch, H heads, L queries, S keys, l and s a tile's rows and columns.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["And", "Causal", "Dense", "Documents", "Lengths", "Mask", "Not", "Or", "Prefix", "Window"]
+__all__ = ["And", "Causal", "Dense", "Documents", "Function", "Lengths", "Mask", "Not", "Or", "Prefix", "Window"]
 
 Verdict = tuple[Any, Any]  # (empty, full): two bools, or two bool tensors that broadcast to [B, H, tiles, tiles]
 
@@ -58,7 +61,15 @@ class Grid:
 
 
 class Mask:
-    """What all masks share."""
+    """What all masks share. A subclass needs ``visible``; the rest makes it faster.
+
+    >>> class Even(Mask):
+    ...     def visible(self, rows, positions, cols):
+    ...         return cols % 2 == 0
+    >>> Even().dense(2, 4).int()
+    tensor([[1, 0, 1, 0],
+            [1, 0, 1, 0]], dtype=torch.int32)
+    """
 
     static = False  # depends on positions alone: no tensor need be read
     varies = "LS"  # the dims of [B, H, L, S] along which it is not constant
@@ -66,13 +77,22 @@ class Mask:
     ints: tuple[int, ...] = ()
     parts: tuple[Mask, ...] = ()
 
+    def __init_subclass__(cls) -> None:
+        """Who writes another ``visible`` inherits no answers about tiles: they were those of the one before."""
+        if "visible" in vars(cls) and not {"span", "tiles"} & vars(cls).keys():
+            cls.static, cls.varies = False, "BHLS"
+            cls.span, cls.tiles = Mask.span, Mask.tiles  # type: ignore[method-assign]
+
     def bind(self, shape: Shape) -> Mask:
         """Check the mask's tensors against a problem and bring them to canonical shape."""
         return self
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
         """For query indices [l], their positions [B|1, l] and key indices [s]: bool, broadcasts to [B, H, l, s]."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must say which keys a query may see: write visible(self, rows, positions, cols), "
+            "which returns booleans that broadcast to [batch, heads, len(rows), len(cols)]"
+        )
 
     def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
         """Is the tile of query positions p_lo…p_hi and keys k_lo…k_hi (inclusive) empty, is it full?"""
@@ -98,7 +118,7 @@ class Mask:
         """
         keys = queries if keys is None else keys
         device = torch.device("cpu")
-        bound = self.bind(Shape(batch, heads, queries, keys, device))
+        bound = bind(self, Shape(batch, heads, queries, keys, device))
         rows, cols = torch.arange(queries), torch.arange(keys)
         seen = bound.visible(rows, (rows + offset)[None], cols)
         seen = seen.expand(math.prod(batch), heads, queries, keys)
@@ -108,6 +128,12 @@ class Mask:
         """The bound mask of some of the batch items."""
         tensors = tuple(t if t.shape[0] == 1 else t[items] for t in self.tensors)
         return build(type(self).__name__, tensors, self.ints, tuple(part.for_items(items) for part in self.parts))
+
+    def _with(self, *tensors: Tensor) -> Mask:
+        """The same with other tensors: of a subclass, still one."""
+        other = copy.copy(self)
+        other.tensors = tensors
+        return other
 
     def __and__(self, other: Mask | Tensor) -> Mask:
         return And(self, as_mask(other))
@@ -187,7 +213,7 @@ class _UpTo(Mask):
     def bind(self, shape: Shape) -> Mask:
         if self.static:
             return self
-        return type(self)(_per_item(type(self).__name__, self.tensors[0], shape))
+        return self._with(_per_item(type(self).__name__, self.tensors[0], shape))
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
         if self.static:
@@ -256,7 +282,7 @@ class Dense(Mask):
         self.varies = "".join(d for d, n in zip("SLHB", reversed(mask.shape), strict=False) if n > 1)
 
     def bind(self, shape: Shape) -> Mask:
-        return Dense(broadcast_pairs("the mask", self.tensors[0], shape))
+        return self._with(broadcast_pairs("the mask", self.tensors[0], shape))
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
         mask = self.tensors[0]
@@ -291,16 +317,22 @@ class _Combined(Mask):
         return all(part.static for part in self.parts)
 
     def bind(self, shape: Shape) -> Mask:
-        return type(self)(*[part.bind(shape) for part in self.parts])
+        return type(self)(*[bind(part, shape) for part in self.parts])
 
     def for_heads(self, heads: slice) -> Mask:
         return type(self)(*[part.for_heads(heads) for part in self.parts])
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        return self._join([part.visible(rows, positions, cols) for part in self.parts])
 
     def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
         return self._combine([part.span(p_lo, p_hi, k_lo, k_hi) for part in self.parts])
 
     def tiles(self, grid: Grid) -> Verdict:
         return self._combine([part.tiles(grid) for part in self.parts])
+
+    def _join(self, seen: list[Tensor]) -> Tensor:
+        raise NotImplementedError
 
     def _combine(self, verdicts: list[Verdict]) -> Verdict:
         raise NotImplementedError
@@ -309,8 +341,8 @@ class _Combined(Mask):
 class And(_Combined):
     """Visible where both parts say so. Written ``a & b``."""
 
-    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        return self.parts[0].visible(rows, positions, cols) & self.parts[1].visible(rows, positions, cols)
+    def _join(self, seen: list[Tensor]) -> Tensor:
+        return seen[0] & seen[1]
 
     def _combine(self, verdicts: list[Verdict]) -> Verdict:
         (a_empty, a_full), (b_empty, b_full) = verdicts
@@ -323,8 +355,8 @@ class And(_Combined):
 class Or(_Combined):
     """Visible where either part says so. Written ``a | b``."""
 
-    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        return self.parts[0].visible(rows, positions, cols) | self.parts[1].visible(rows, positions, cols)
+    def _join(self, seen: list[Tensor]) -> Tensor:
+        return seen[0] | seen[1]
 
     def _combine(self, verdicts: list[Verdict]) -> Verdict:
         (a_empty, a_full), (b_empty, b_full) = verdicts
@@ -337,8 +369,8 @@ class Or(_Combined):
 class Not(_Combined):
     """Visible where the part says not. Written ``~a``."""
 
-    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        return ~self.parts[0].visible(rows, positions, cols)
+    def _join(self, seen: list[Tensor]) -> Tensor:
+        return ~seen[0]
 
     def _combine(self, verdicts: list[Verdict]) -> Verdict:
         ((empty, full),) = verdicts
@@ -346,6 +378,103 @@ class Not(_Combined):
 
     def __repr__(self) -> str:
         return f"~{self.parts[0]}"
+
+
+class Function(Mask):
+    """A mask in one line: ``f(b, h, i, j)`` says whether head h of batch item b may see key j from query i.
+
+    The arguments are whole numbers in tensors that broadcast to [batch, heads, l, s], and so must the result. Query i
+    counts from ``offset``, as in every mask, so that a step of decoding asks what the whole sequence would. (The same
+    functions serve FlexAttention as its ``mask_mod``; batch dims count as one there and here.)
+
+    >>> Function(lambda b, h, i, j: (j <= i) & (i - j < 2)).dense(3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [0, 1, 1]], dtype=torch.int32)
+    """
+
+    def __init__(self, f: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
+        if not callable(f):
+            raise TypeError(f"Function takes a function of (b, h, i, j) that returns booleans, got {type(f).__name__}")
+        self.f = f
+
+    def bind(self, shape: Shape) -> Mask:
+        sizes = (math.prod(shape.batch), shape.heads)
+        return self._with(*(torch.arange(n, device=shape.device) for n in sizes))
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        items, heads = self.tensors
+        return self.f(items[:, None, None, None], heads[:, None, None], positions[:, None, :, None], cols)
+
+    def for_heads(self, heads: slice) -> Mask:
+        return self._with(self.tensors[0], self.tensors[1][heads])
+
+    def for_items(self, items: slice) -> Mask:
+        return self._with(self.tensors[0][items], self.tensors[1])
+
+    def __repr__(self) -> str:
+        return f"Function({getattr(self.f, '__name__', type(self.f).__name__)})"
+
+
+class ByVisible(Mask):
+    """A bound mask that kernels know nothing of but ``visible``: its answers are checked, and cut to what is asked."""
+
+    def __init__(self, mask: Mask, batch: int, items: slice | None = None, heads: slice | None = None) -> None:
+        self.mask, self.batch, self.items, self.heads = mask, batch, items, heads
+        self.static, self.varies = mask.static, mask.varies if type(mask).varies != Mask.varies else "BHLS"
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        if self.items is not None and positions.shape[0] > 1:  # it may hold something of every item
+            whole = positions.new_zeros(self.batch, positions.shape[1])
+            whole[self.items] = positions
+            positions = whole
+        seen = self.mask.visible(rows, positions, cols)
+        if not isinstance(seen, Tensor) or seen.dtype != torch.bool:
+            got = seen.dtype if isinstance(seen, Tensor) else type(seen).__name__
+            raise TypeError(f"{self}.visible must return a bool tensor, got {got}")
+        shape = seen.shape[-2:]
+        if seen.ndim > 4 or any(
+            n not in (1, m) for n, m in zip(shape, (len(rows), len(cols))[-len(shape) :], strict=True)
+        ):
+            expected = f"[batch, heads, {len(rows)}, {len(cols)}]"
+            raise ValueError(f"{self}.visible must return what broadcasts to {expected}, got {list(seen.shape)}")
+        return self._cut(seen)
+
+    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+        return self.mask.span(p_lo, p_hi, k_lo, k_hi)
+
+    def tiles(self, grid: Grid) -> Verdict:
+        empty, full = (torch.as_tensor(x, device=grid.rows.device) for x in self.mask.tiles(grid))
+        return self._cut(empty), self._cut(full)
+
+    def _cut(self, x: Tensor) -> Tensor:
+        x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+        x = x if self.items is None or x.shape[0] == 1 else x[self.items]
+        return x if self.heads is None or x.shape[1] == 1 else x[:, self.heads]
+
+    def for_heads(self, heads: slice) -> Mask:
+        if _writes(self.mask, "for_heads"):
+            return ByVisible(self.mask.for_heads(heads), self.batch, self.items, None)
+        return ByVisible(self.mask, self.batch, self.items, _within(self.heads, heads))
+
+    def for_items(self, items: slice) -> Mask:
+        if _writes(self.mask, "for_items"):
+            return ByVisible(self.mask.for_items(items), items.stop - items.start, None, self.heads)
+        return ByVisible(self.mask, self.batch, _within(self.items, items), self.heads)
+
+    def __repr__(self) -> str:
+        return repr(self.mask)
+
+
+def _within(outer: slice | None, inner: slice) -> slice:
+    """A slice of a slice."""
+    return inner if outer is None else slice(outer.start + inner.start, outer.start + inner.stop)
+
+
+def _writes(mask: Mask, name: str) -> bool:
+    """Has a mask of one's own an answer of its own, rather than that of the mask it was made from?"""
+    first = next(kind for kind in type(mask).__mro__ if name in vars(kind))
+    return first is not Mask and first not in KINDS.values()
 
 
 KINDS: dict[str, type[Mask]] = {
@@ -358,6 +487,22 @@ def build(kind: str, tensors: tuple[Tensor, ...], ints: tuple[int, ...], parts: 
     if kind == "Window":
         return Window(*(None if n == -1 else n for n in ints))
     return KINDS[kind](*tensors, *ints, *parts)  # type: ignore[arg-type]
+
+
+def bind(mask: Mask, shape: Shape) -> Mask:
+    """The mask made for a problem; one of one's own as a :class:`ByVisible`."""
+    bound = mask.bind(shape)
+    known = isinstance(bound, ByVisible) or type(bound) in KINDS.values()
+    return bound if known else ByVisible(bound, math.prod(shape.batch))
+
+
+def unknown(mask: Mask | None) -> str | None:
+    """The first part of a bound mask that is known by ``visible`` alone, by the name of its class."""
+    if mask is None:
+        return None
+    if isinstance(mask, ByVisible):
+        return type(mask.mask).__name__
+    return next((name for part in mask.parts if (name := unknown(part)) is not None), None)
 
 
 def as_mask(mask: Mask | Tensor) -> Mask:
@@ -404,6 +549,8 @@ def _no_mask(given: object) -> str:
         return f"{given.dtype}; write .bool() if 1 means that a key may be seen, or == 0 if it means that it is hidden"
     if isinstance(given, type) and issubclass(given, Mask):
         return f"the class {given.__name__}; write {given.__name__}(), with its arguments"
+    if callable(given):
+        return f"{type(given).__name__}; a function of (b, h, i, j) goes into regard.mask.Function"
     return f"{type(given).__name__}; or one of regard.mask: Causal(), Window(), Lengths(), Prefix(), Documents()"
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.kernels import _autocast, blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
-from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold, plain
+from regard.mask import Dense, Mask, unknown
+from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold, plain
 
 
 class Kernel(Protocol):
@@ -40,6 +42,8 @@ KERNELS: dict[str, Kernel] = {
 }
 BACKENDS = ("auto", *KERNELS)
 EXPONENTIAL = ("cpu_additive", "triton_additive")  # those that read a cache's e^{2b} as it is
+FORMULAS = ("blockwise", "reference")  # those that ask a score's dense formula
+VISIBLE = ("sdpa", *FORMULAS)  # and a mask's `visible`, where that is all there is of it
 GPU_ONLY = ("triton_offset", "triton_additive")  # left out on a CPU, where Triton's interpreter may run them if forced
 
 
@@ -83,6 +87,10 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
 def _refuses(name: str, problem: Problem) -> str | None:
     if name != "reference" and _forward_mode():
         return "it has no forward-mode derivative (torch.func.jvp, jacfwd, hessian)"
+    if problem.terms.formulas and name not in FORMULAS:
+        return f"{problem.terms.formulas[0].name} is known by its dense formula alone"
+    if name not in VISIBLE and (mask := unknown(problem.mask)) is not None:
+        return f"the mask {mask} is known by `visible` alone"
     return KERNELS[name].refuses(problem)
 
 
@@ -128,9 +136,25 @@ def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
         if full:
             notes += (f"{mask} hides nothing here",)
             mask = None
+    if (name := unknown(mask)) is not None:
+        mask, note = _known(replace(problem, mask=mask), name)
+        notes += (note,)
     if terms is problem.terms and mask is problem.mask:
         return problem, notes
     return replace(problem, terms=terms, mask=mask), notes
+
+
+def _known(p: Problem, name: str) -> tuple[Mask, str]:
+    """A mask of one's own as plain booleans, which every kernel knows, while they stay small; and what that costs."""
+    assert p.mask is not None
+    rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys, device=p.device)
+    lead = p.mask.visible(rows[:1], positions[:, :1], cols[:1]).shape[:2]
+    size = lead.numel() * p.queries * p.keys
+    if p.rows is not None or not p.queries or not p.keys or size > sdpa.MASK_BYTES:
+        return p.mask, f"the mask {name} is known by `visible` alone, which is asked about each tile"
+    seen = p.mask.visible(rows, positions, cols).expand(*lead, p.queries, p.keys)
+    booleans = "booleans" if torch.compiler.is_compiling() else f"{_size(size)} of booleans"
+    return Dense(seen), f"the mask {name} is known by `visible` alone, which is asked once: {booleans}"
 
 
 @dataclass(frozen=True)
@@ -225,6 +249,8 @@ def _word(term: Term) -> str:
         return f"offset({term.table.shape[-1]} {noun} per {per}{', then a slope' if term.slope is not None else ''})"
     if isinstance(term, BiasTerm):
         return f"bias({list(term.bias.shape)})"
+    if isinstance(term, FormulaTerm):
+        return f"the formula of {term.name}"
     assert isinstance(term, KeyTerm)
     return "key"
 

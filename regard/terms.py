@@ -1,6 +1,6 @@
 """Terms and Problem: the canonical form that scores are lowered to and kernels run.
 
-    E = softcap( Σ pair terms ) + Σ (offset terms + bias terms + key terms)
+    E = softcap( Σ pair terms ) + Σ (offset terms + bias terms + key terms + formulas)
 
 Shapes, here and in the kernels:
 
@@ -11,7 +11,7 @@ A dimension written ``B|1`` is either full or broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -76,8 +76,31 @@ class KeyTerm:
     c: Tensor | None = None  # [B, K, S, 1], None until joined
 
 
+@dataclass(frozen=True)
+class FormulaTerm:
+    """A score that has no other form than its dense formula, f(q, k, offset): Python, asked for some queries at a time.
+
+    It keeps all queries, keys, items and heads, whatever part of the problem it stands in: a formula may look at any.
+    """
+
+    formula: Callable[[Tensor, Tensor, int | Tensor], Tensor]
+    q: Tensor  # [B, H, L, Dq]
+    offset: int | Tensor
+    autocast: torch.dtype | None = None  # what it is computed under
+    k: Tensor | None = None  # [B, K, S, Dk], None until joined
+    captured: tuple[Tensor, ...] | None = None  # what else it is made of that wants a gradient, once found
+    originals: tuple[Tensor, ...] | None = None  # the very same, as the formula knows them
+    item: int | None = None  # the only batch item and the only head of the problem it stands in
+    head: int | None = None
+    columns: slice | None = None  # the only keys of that problem
+
+    @property
+    def name(self) -> str:
+        return type(self.formula).__name__
+
+
 PairTerm = DotTerm | TanhTerm
-Term = DotTerm | TanhTerm | OffsetTerm | BiasTerm | KeyTerm
+Term = DotTerm | TanhTerm | OffsetTerm | BiasTerm | KeyTerm | FormulaTerm
 
 
 @dataclass(frozen=True)
@@ -138,6 +161,10 @@ class Terms:
     def keys(self) -> tuple[KeyTerm, ...]:
         return tuple(t for t in self.terms if isinstance(t, KeyTerm))
 
+    @property
+    def formulas(self) -> tuple[FormulaTerm, ...]:
+        return tuple(t for t in self.terms if isinstance(t, FormulaTerm))
+
 
 def join(queries: Queries, keys: Keys) -> Terms:
     """Close each open term with the key tensor made for it, in order."""
@@ -150,6 +177,8 @@ def join(queries: Queries, keys: Keys) -> Terms:
             terms.append(replace(term, b=tensors.pop(0), exponential=keys.exponential))
         elif isinstance(term, KeyTerm):
             terms.append(KeyTerm(tensors.pop(0)))
+        elif isinstance(term, FormulaTerm):
+            terms.append(replace(term, k=tensors.pop(0)))
         else:
             terms.append(term)
     if tensors:
@@ -320,6 +349,8 @@ def one_head(p: Problem, head: int) -> Problem:
             return replace(term, a=own(term.a), w=own(term.w), b=keys(term.b))
         if isinstance(term, OffsetTerm):
             return OffsetTerm(own(term.table), None if term.slope is None else own(term.slope))
+        if isinstance(term, FormulaTerm):
+            return replace(term, head=head)
         return BiasTerm(own(term.bias)) if isinstance(term, BiasTerm) else KeyTerm(keys(term.c))
 
     return replace(

@@ -120,6 +120,7 @@ def test_public_names():
         "Causal",
         "Dense",
         "Documents",
+        "Function",
         "Lengths",
         "Mask",
         "Not",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, Term
+from regard.kernels import _formula
+from regard.terms import BiasTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, Term
 
 
 def single(term: Term, p: Problem) -> Tensor:
@@ -13,6 +14,8 @@ def single(term: Term, p: Problem) -> Tensor:
         return up(term.bias, p)
     if isinstance(term, KeyTerm):
         return heads(up(term.c, p), p).mT
+    if isinstance(term, FormulaTerm):
+        return up(_formula.rows(term, p.rows), p)
     assert isinstance(term, OffsetTerm)
     distance = delta(p)
     near = distance.clamp(-term.reach, term.reach)

@@ -2,12 +2,14 @@
 
 Our kernels branch on data, loop over tiles and call compilers of their own; ``torch.compile``, ``torch.func`` and
 autograd must not look inside. So a problem is packed into flat lists, handed to one opaque operator, and unpacked on
-the other side. A kernel is two plain functions of a Problem; everything it needs to be differentiated, vmapped
+the other side. What is Python of the caller's own, a score's formula or a mask, cannot cross it: those run in plain
+eager mode alone. A kernel is two plain functions of a Problem; everything it needs to be differentiated, vmapped
 and compiled is here, once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -15,9 +17,9 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
-from regard.kernels import _autocast
-from regard.mask import Mask, build
-from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+from regard.kernels import _autocast, _formula
+from regard.mask import ByVisible, Mask, build, unknown
+from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 
 class Kernel(Protocol):
@@ -37,6 +39,14 @@ class Kernel(Protocol):
 KERNELS: dict[str, Kernel] = {}
 
 
+def stays_out(problem: Problem) -> str | None:
+    """Why the problem cannot cross the operator where somebody looks on, or None."""
+    whose = problem.terms.formulas[0].name if problem.terms.formulas else unknown(problem.mask)
+    if whose is None or (not torch.compiler.is_compiling() and _nothing_looks_on(problem.v)):
+        return None
+    return f"{whose} is Python of your own, which a compiled, exported or transformed program can only compute densely"
+
+
 def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
     """Run a kernel registered in KERNELS: context and logsumexp."""
     eager = not torch.compiler.is_compiling() and _nothing_looks_on(problem.v)
@@ -48,7 +58,7 @@ def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
     code = " ".join(packed.code)
     if eager:
         if _needs_gradient(packed.tensors):
-            out, lse = _Eager.apply(kernel, problem, code, packed.ints, packed.floats, *packed.tensors)
+            out, lse = _Eager.apply(kernel, problem, code, packed.ints, packed.floats, packed.python, *packed.tensors)
         else:
             out, lse = _compute(kernel, problem)
     elif torch.compiler.is_compiling() and not _needs_gradient(packed.tensors):  # dynamo trips over such a Function
@@ -95,6 +105,7 @@ class _Packed:
         self.tensors: list[Tensor] = []
         self.ints: list[int] = []
         self.floats: list[float] = []
+        self.python: list[Any] = []  # the caller's own formulas and masks
 
     def put(self, token: str, *tensors: Tensor | None) -> None:
         self.code.append(token + "".join("-" if t is None else "t" for t in tensors))
@@ -124,18 +135,28 @@ class _Packed:
             self.put("offset:", term.table, term.slope)
         elif isinstance(term, BiasTerm):
             self.put("bias:", term.bias)
+        elif isinstance(term, FormulaTerm):
+            found = _formula.captured(term)
+            self.put("formula:", term.q, term.k, *found)
+            self.python.append(replace(term, originals=found))
         else:
             self.put("key:", term.c)
 
     def put_mask(self, mask: Mask) -> None:
+        if isinstance(mask, ByVisible):
+            self.put("mask.python.0.0:")
+            self.python.append(mask)
+            return
         for part in mask.parts:
             self.put_mask(part)
         self.put(f"mask.{type(mask).__name__}.{len(mask.ints)}.{len(mask.parts)}:", *mask.tensors)
         self.ints += mask.ints
 
 
-def unpack(code: str, tensors: list[Tensor], ints: list[int], floats: list[float]) -> Problem:
-    tensors, ints, floats = list(tensors), list(ints), list(floats)
+def unpack(
+    code: str, tensors: list[Tensor], ints: list[int], floats: list[float], python: list[Any] | None = None
+) -> Problem:
+    tensors, ints, floats, python = list(tensors), list(ints), list(floats), list(python or ())
     terms: list[Term] = []
     masks: list[Mask] = []
     for word in code.split():
@@ -152,6 +173,10 @@ def unpack(code: str, tensors: list[Tensor], ints: list[int], floats: list[float
             terms.append(BiasTerm(*args))
         elif token == "key":
             terms.append(KeyTerm(*args))
+        elif token == "formula":
+            terms.append(replace(python.pop(0), q=args[0], k=args[1], captured=tuple(args[2:])))
+        elif token.startswith("mask.python"):
+            masks.append(python.pop(0))
         elif token.startswith("mask."):
             _, kind, n_ints, n_parts = token.split(".")
             at = len(masks) - int(n_parts)
@@ -222,8 +247,9 @@ def _backward(
     out: Tensor,
     lse: Tensor,
     grad: Tensor,
+    python: list[Any] | None = None,
 ) -> list[Tensor]:
-    problem = unpack(code, tensors, ints, floats)
+    problem = unpack(code, tensors, ints, floats, python)
     with _autocast.off(problem.device):
         packed = _Packed()
         packed.put_problem(KERNELS[kernel].backward(problem, out, lse, grad))
@@ -318,10 +344,17 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kernel: str, problem: Problem, code: str, ints: list[int], floats: list[float], *tensors: Tensor
+        ctx: Any,
+        kernel: str,
+        problem: Problem,
+        code: str,
+        ints: list[int],
+        floats: list[float],
+        python: list[Any],
+        *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
         out, lse = _compute(kernel, problem)
-        ctx.args = (kernel, code, ints, floats)
+        ctx.args, ctx.python = (kernel, code, ints, floats), python
         ctx.save_for_backward(*tensors, out, lse)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
@@ -334,11 +367,12 @@ class _Eager(torch.autograd.Function):
         kernel, code, ints, floats = ctx.args
         *tensors, out, lse = ctx.saved_tensors
         if torch.is_grad_enabled() or not _nothing_looks_on(grad):
-            grads = _Backward.apply(*ctx.args, *tensors, out, lse, grad)
+            first = _OwnBackward if ctx.python else _Backward
+            grads = first.apply(*ctx.args, *((ctx.python,) if ctx.python else ()), *tensors, out, lse, grad)
         else:
-            grads = _backward(kernel, code, tensors, ints, floats, out, lse, grad)
-        wanted = zip(grads, ctx.needs_input_grad[5:], strict=True)
-        return (None, None, None, None, None, *(g if need else None for g, need in wanted))
+            grads = _backward(kernel, code, tensors, ints, floats, out, lse, grad, ctx.python)
+        wanted = zip(grads, ctx.needs_input_grad[6:], strict=True)
+        return (*(None,) * 6, *(g if need else None for g, need in wanted))
 
 
 class _Attention(torch.autograd.Function):
@@ -404,3 +438,16 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         raise RuntimeError("the fused kernels have no second derivative; use backend='reference' for double backward")
+
+
+class _OwnBackward(torch.autograd.Function):
+    """The same with Python of the caller's own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: str, code: str, ints: list[int], floats: list[float], python: list[Any], *tensors: Tensor
+    ) -> Any:
+        *inputs, out, lse, grad = tensors
+        return tuple(_backward(kernel, code, inputs, ints, floats, out, lse, grad, python))
+
+    backward = _Backward.backward

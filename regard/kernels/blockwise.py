@@ -11,6 +11,8 @@ The tanh term has no transcendental per pair. With A = e^{2a}/2 and B = e^{2b}, 
 which is exact while |a|, |b| stay where e^{2x} is a normal number; beyond that (and on a GPU, where elementwise
 operations cost their memory traffic and nothing else) u is 1 − tanh(a + b) itself.
 
+A score that is a dense formula alone is asked for a few queries at a time, of all items, heads and keys.
+
 Tiles have the shape [b, k, G, l, s]: batch items, key/value heads, query heads of each, queries, keys. On a CPU they
 are small enough to stay in its cache, and all work on them is done in place: a pass over a tile then costs a twentieth
 of its matrix product, so that a relative position, laid out along diagonals (``_skew``), is all but free.
@@ -26,19 +28,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from regard.kernels import _dropout, _op
+from regard.kernels import _dropout, _formula, _op
 from regard.kernels._skew import Diagonals
 from regard.mask import Grid
-from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "blockwise"
 TILE = 2**20  # numbers in the largest temporary
+FORMULA = 2**22  # numbers in the rows that a formula is asked for at a time
 CACHED = 2**19  # numbers per thread in a tile that stays in the cache of a CPU
 RANGE = {torch.float32: 43.0, torch.float64: 350.0}  # |a|, |b| up to which the fraction form is exact
 
 
 def refuses(problem: Problem) -> str | None:
-    return None
+    return _op.stays_out(problem)
 
 
 def error_bound(problem: Problem) -> float:
@@ -88,6 +91,9 @@ def _width(p: Problem) -> int:
 def _block_sizes(p: Problem) -> Blocks:
     """Tiles as square as fits, several batch items at once if they are small."""
     width = _width(p)
+    if p.terms.formulas:
+        rows = max(FORMULA // max(p.batch * p.heads * p.keys * width, 1), 1)
+        return Blocks(max(p.batch, 1), min(rows, max(p.queries, 1)), max(p.keys, 1))
     if width == 1 and p.device.type == "cpu":
         return _cached_block_sizes(p)
     q, k = (64, 64) if width > 1 else (256, 512)
@@ -277,6 +283,9 @@ class _Run:
             elif isinstance(term, OffsetTerm):
                 slope = None if term.slope is None else self.cut(self.by_head(term.slope), tile)
                 self.add_offsets(e, self.cut(self.by_head(term.table), tile, tile.q), slope, tile, started)
+            elif isinstance(term, FormulaTerm):
+                rows = _formula.rows(term, tile.q if self.p.rows is None else self.p.rows[tile.q])
+                _put(e, _cut(self.by_head(rows), tile)[..., tile.k], started)
             else:
                 continue
             started = True
@@ -452,6 +461,9 @@ class _Gradient:
             return OffsetTerm(self._zeros(t.table), None if t.slope is None else self._zeros(t.slope))
         if isinstance(t, BiasTerm):
             return BiasTerm(self._zeros(t.bias))
+        if isinstance(t, FormulaTerm):
+            rest = tuple(self._zeros(x) for x in t.captured or ())
+            return replace(t, q=self._zeros(t.q), k=self._zeros(t.k), captured=rest)
         return KeyTerm(self._zeros(t.c))
 
     def add(self, into: Tensor, part: Tensor, tile: Tile, length: slice | None = None, key_side: bool = False) -> None:
@@ -516,7 +528,7 @@ class _Gradient:
         self, tile: Tile, grad: Tensor, capped: Tensor | None, row_parts: list[tuple[Tensor, Tensor]]
     ) -> None:
         p, run, parts = self.p, self.run, {id(into): part for into, part in row_parts}
-        for into in self.terms:
+        for term, into in zip(p.terms.terms, self.terms, strict=True):
             if isinstance(into, BiasTerm) and p.need_bias_gradient:
                 self.add(into.bias if into.bias.shape[-1] == 1 else into.bias[..., tile.k], grad, tile, tile.q)
             elif isinstance(into, KeyTerm):
@@ -526,6 +538,8 @@ class _Gradient:
                 run.add_buckets(parts[id(into.table)], grad, tile)
                 if into.slope is not None:
                     self.add(into.slope, run.slope_gradient(grad, into.reach, tile), tile)
+            elif isinstance(term, FormulaTerm) and isinstance(into, FormulaTerm):
+                self._add_formula(term, into, grad, tile)
         if capped is not None and p.terms.cap is not None:
             grad.mul_(1 - (capped / p.terms.cap) ** 2)
         for term, into in zip(p.terms.terms, self.terms, strict=True):
@@ -535,6 +549,13 @@ class _Gradient:
                 self.add_product(into.k, grad, run.queries(term.q, tile), tile, term.scale)
             elif isinstance(term, TanhTerm) and isinstance(into, TanhTerm):
                 self._add_tanh(term, into, grad, tile)
+
+    def _add_formula(self, term: FormulaTerm, into: FormulaTerm, grad: Tensor, tile: Tile) -> None:
+        assert into.k is not None and into.captured is not None and self.p.rows is None
+        q, k, *rest = _formula.gradients(term, tile.q, grad.flatten(1, 2))
+        for total, part in zip((into.q[:, :, tile.q], into.k, *into.captured), (q, k, *rest), strict=True):
+            if part is not None:
+                total += part
 
     def _add_tanh(self, term: TanhTerm, into: TanhTerm, grad: Tensor, tile: Tile) -> None:
         assert into.b is not None

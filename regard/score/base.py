@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
-from regard.terms import Keys, Queries
+from regard.kernels import _autocast
+from regard.terms import FormulaTerm, Keys, Queries
 
 if TYPE_CHECKING:
     from regard.score.combine import Sum
 
 
 class Score(nn.Module):
-    """What all scores share. Scores add: ``Dot() + ALiBi(heads=8)``."""
+    """What all scores share. Scores add: ``Dot() + ALiBi(heads=8)``.
+
+    A score of one's own needs ``forward`` alone, the dense formula: it is asked for some queries at a time,
+    so memory stays O(n). Row i of E may depend on query i, on its position
+    ``offset + i`` and on all keys; with ``L`` of the queries given, [..., H, L, S] is returned.
+
+    >>> class Distance(Score):
+    ...     def forward(self, q, k, offset=0):
+    ...         return -torch.cdist(q, k)
+    >>> q, k = torch.zeros(1, 1, 2), torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])
+    >>> Distance()(q, k)
+    tensor([[[-5., -1.]]])
+    """
 
     dot_shaped = False  # E is a dot product of something of the query and something of the key
     pair_shaped = False  # E is made of pair terms only
@@ -21,13 +35,18 @@ class Score(nn.Module):
     key_tensors = 1  # how many tensors the key half holds
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        raise NotImplementedError
+        """E, [..., H, L, S], for queries [..., H, L, Dq] at positions offset + i and keys [..., K, S, Dk] at j."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no formula: write forward(self, q, k, offset), which returns the score of "
+            "every query and key, [..., heads, len(q), len(k)]"
+        )
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        raise NotImplementedError
+        dtype = torch.get_autocast_dtype(q.device.type) if _autocast.is_on(q.device) else None
+        return Queries((FormulaTerm(self, q, offset, dtype),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
-        raise NotImplementedError
+        return Keys((k,))
 
     def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         """The key half as a cache keeps it, in the form that is cheapest to attend to many times."""

@@ -19,7 +19,7 @@ from regard.attend import lowered, select_rows
 from regard.kernels import blockwise, reference
 from regard.plan import choose
 from regard.score import PerHead, Score, Sum
-from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
+from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
 from regard.trace._stop import check
 
 BLOCK = 2**22  # numbers in the largest temporary
@@ -192,7 +192,7 @@ class Call:
         missing = rows[known[rows].isnan()].unique()
         if len(missing):
             p = self.narrow(head, item)
-            of = _fused_logsumexp if p.terms.tanhs else _logsumexp
+            of = _fused_logsumexp if p.terms.tanhs and not p.terms.formulas else _logsumexp
             for few in missing.split(ROWS):
                 check()
                 known[few] = of(p, few.to(p.device)).to(known.dtype)
@@ -382,6 +382,8 @@ def _narrow(term: Term, item: int, own: int, shared: int) -> Term:
         return OffsetTerm(_pick(term.table, item, own), slope)
     if isinstance(term, BiasTerm):
         return BiasTerm(_pick(term.bias, item, own))
+    if isinstance(term, FormulaTerm):
+        return replace(term, item=item, head=own)
     assert isinstance(term, KeyTerm) and term.c is not None
     return KeyTerm(_pick(term.c, item, shared))
 
@@ -402,6 +404,8 @@ def _columns(p: Problem, columns: slice) -> Problem:
             terms.append(KeyTerm(cut(term.c)))
         elif isinstance(term, BiasTerm) and term.bias.shape[-1] > 1:
             terms.append(BiasTerm(term.bias[..., columns]))
+        elif isinstance(term, FormulaTerm):
+            terms.append(replace(term, columns=columns))
         else:
             terms.append(term)
     assert isinstance(p.offset, int)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.mask import KINDS, Mask, build
+from regard.mask import KINDS, Mask, build, unknown
 from regard.store import Damaged, read_tensors, write_tensors
-from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
+from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call
 from regard.trace._trace import Trace
 
@@ -76,7 +76,7 @@ def _pack(x: Any, at: str, tensors: dict[str, Tensor], shared: dict[Any, str]) -
             tensors[at] = x
         return {"tensor": shared[key]}
     if isinstance(x, Mask):
-        kind = type(x).__name__
+        kind = unknown(x) or type(x).__name__
         if kind not in KINDS:
             raise ValueError(f"a mask of your own ({kind}) cannot be saved; combine those of regard.mask")
         return {
@@ -85,6 +85,8 @@ def _pack(x: Any, at: str, tensors: dict[str, Tensor], shared: dict[Any, str]) -
             "ints": list(x.ints),
             "parts": [_pack(part, f"{at}.part{i}", tensors, shared) for i, part in enumerate(x.parts)],
         }
+    if isinstance(x, FormulaTerm):
+        raise ValueError(f"a score of your own ({x.name}) cannot be saved; combine those of regard.score")
     if isinstance(x, tuple):
         return {"tuple": [_pack(part, f"{at}.{i}", tensors, shared) for i, part in enumerate(x)]}
     if is_dataclass(x) and not isinstance(x, type):

@@ -1,0 +1,124 @@
+"""Scores that are a dense formula and nothing else: asked about some queries at a time, and differentiated as they are.
+
+What a formula is made of beside q and k (its module's parameters, tensors it closes over) is found by watching it
+compute a row: every tensor that wants a gradient and that it did not make. Backward it computes its rows again, on
+detached copies of these in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from regard.terms import FormulaTerm
+
+CHANGED = "asks for a gradient of a tensor that it did not use for its first query: use the same ones for every query"
+
+
+def rows(term: FormulaTerm, some: Tensor | slice | None = None) -> Tensor:
+    """E of all queries, or of those with some indices, [B, H, rows, S]."""
+    if some is None:
+        return _evaluate(term, slice(0, term.q.shape[2]))
+    if isinstance(some, slice):
+        return _evaluate(term, some)
+    parts = [_evaluate(term, part) for part in _runs(some)]
+    return torch.cat(parts, 2) if parts else _evaluate(term, slice(0, 0))
+
+
+def captured(term: FormulaTerm) -> tuple[Tensor, ...]:
+    """What the formula is made of beside q and k that wants a gradient."""
+    if term.captured is not None:
+        return term.captured
+    assert term.k is not None
+    q, k = term.q.detach()[:, :, :1], term.k.detach()
+    with torch.enable_grad(), _Watch({}, (q, k)) as watch:
+        rows(replace(term, q=q, k=k))
+    return tuple(watch.found.values())
+
+
+def gradients(term: FormulaTerm, some: slice, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of the rows' queries [B, H, rows, Dq], of all keys, and of what was captured."""
+    assert term.k is not None and term.captured is not None
+    originals = term.captured if term.originals is None else term.originals
+    with torch.enable_grad():
+        q, k, *rest = (x.detach().requires_grad_() for x in (term.q[:, :, some], term.k, *term.captured))
+        offset = term.offset + some.start
+        with _Watch(dict(zip(map(id, originals), rest, strict=True)), (q, k, *rest)) as watch:
+            e = rows(replace(term, q=q, k=k, offset=offset))
+        if watch.found:
+            raise RuntimeError(f"{term.name} {CHANGED}")
+        if not e.requires_grad:
+            return (None,) * (2 + len(rest))
+        return torch.autograd.grad(e, (q, k, *rest), grad.to(e.dtype).expand(e.shape), allow_unused=True)
+
+
+def _evaluate(term: FormulaTerm, some: slice) -> Tensor:
+    assert term.k is not None
+    q, k = term.q[:, :, some], term.k
+    with _autocast(term):
+        e = term.formula(q, k, term.offset + some.start)
+    shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    if not isinstance(e, Tensor) or not e.is_floating_point():
+        got = e.dtype if isinstance(e, Tensor) else type(e).__name__
+        raise TypeError(f"{term.name} must return a floating-point tensor of scores, got {got}")
+    if e.ndim > 4 or any(n not in (1, m) for n, m in zip(reversed(e.shape), reversed(shape), strict=False)):
+        raise ValueError(
+            f"{term.name} must return what broadcasts to [batch, heads, queries, keys] = {list(shape)}, got "
+            f"{list(e.shape)}; it is asked for some queries at a time, the first of them at position `offset`"
+        )
+    e = e.expand(shape)
+    e = e if term.item is None else e[term.item : term.item + 1]
+    e = e if term.head is None else e[:, term.head : term.head + 1]
+    return e if term.columns is None else e[..., term.columns]
+
+
+def _autocast(term: FormulaTerm) -> AbstractContextManager[object]:
+    if term.autocast is None:
+        return nullcontext()
+    return torch.autocast(term.q.device.type, dtype=term.autocast)
+
+
+def _runs(index: Tensor) -> Iterator[slice]:
+    """Indices as runs of neighbours."""
+    start = end = None
+    for i in index.tolist():
+        if i != end:
+            if start is not None:
+                yield slice(start, end)
+            start = i
+        end = i + 1
+    if start is not None:
+        yield slice(start, end)
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every operation: puts other tensors in the place of some, and notes those that came from outside."""
+
+    def __init__(self, others: dict[int, Tensor], made: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.others, self.made = others, list(made)
+        self.known = {id(x) for x in made}
+        self.found: dict[int, Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Tensor, self._seen, (args, kwargs or {}))
+        out = func(*args, **kwargs)
+        for x in tree_iter(out):
+            if isinstance(x, Tensor) and id(x) not in self.known:
+                self.known.add(id(x))
+                self.made.append(x)  # kept, so that no other tensor gets its id
+        return out
+
+    def _seen(self, x: Tensor) -> Tensor:
+        if id(x) in self.others:
+            return self.others[id(x)]
+        if id(x) not in self.known and x.requires_grad:
+            self.found.setdefault(id(x), x)
+        return x
