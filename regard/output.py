@@ -1,4 +1,4 @@
-"""What a translator answers: translations, their attention, what became of a line; lines cut into sentences."""
+"""What a translator answers: translations, their attention, what became of a line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from regard.segments import Joint, gap
 from regard.text import Encoded
 
 
@@ -27,12 +29,16 @@ class Translation(NamedTuple):
 class Attended(NamedTuple):
     """Cross-attention of a pair: weights [layers, heads, T, S], end symbols included, and both sides in subwords.
 
-    Row t are the weights with which target token t was predicted.
+    Row t are the weights with which target token t was predicted. ``read`` and ``written`` are the texts;
+    ``spaced`` tells of each whether white space stands before it, or it goes on with the last word of the part before.
     """
 
     weights: Tensor
     source: Encoded
     target: Encoded
+    read: str
+    written: str
+    spaced: tuple[bool, bool] = (True, True)
 
 
 @dataclass
@@ -47,30 +53,6 @@ class Output:
     def text(self) -> str:
         """The best translation; "" for a line that could not be translated."""
         return self.translations[0].text if self.translations else ""
-
-
-# The end of a sentence, with what closes it, and the white space after it.
-_END = re.compile(r"""(?:[.!?…]["'»”’)\]]*)(\s+)|(?<=[。！？])(\s*)""")
-# What a full stop belongs to that ends no sentence: titles, initials, "e.g.", "p.m."
-_SHORT = re.compile(
-    r"(?:^|[\s(\"'“«])(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Capt|vs|cf|(?:[A-Z]\.)*[A-Z]|(?:[a-z]\.)+[a-z])\.$"
-)
-
-
-def sentences(line: str) -> list[str]:
-    """A line cut after sentence ends.
-
-    >>> sentences("Is Mr. Smith there? No. He is out.")
-    ['Is Mr. Smith there?', 'No.', 'He is out.']
-    """
-    parts, start = [], 0
-    for match in _END.finditer(line):
-        if _SHORT.search(line, start, match.start() + 1):
-            continue
-        parts.append(line[start : match.end()].strip())
-        start = match.end()
-    parts.append(line[start:].strip())
-    return [part for part in parts if part]
 
 
 def single_spaced(line: str) -> str:
@@ -95,13 +77,40 @@ def spread(encoded: Encoded, line: str) -> Encoded:
     return encoded._replace(offsets=offsets)
 
 
-def joined(parts: Sequence[Translation]) -> Translation:
-    """Sentences of one line as one translation; the score is their mean."""
+def joined(parts: Sequence[Translation], joints: Sequence[Joint]) -> Translation:
+    """Segments of one line as one translation; the score is their mean."""
     if len(parts) == 1:
         return parts[0]
+    text, shown = "", list[Attended]()
+    for part, joint in zip(parts, joints, strict=True):
+        between = gap(text, part.text) if joint.gap is None else joint.gap
+        shown += [one._replace(spaced=(joint.spaced, bool(between) or not text)) for one in part.attention]
+        text += between + part.text
     return Translation(
-        " ".join(part.text for part in parts),
+        text,
         sum(part.score for part in parts) / len(parts),
         sum(part.log_prob for part in parts),
-        tuple(shown for part in parts for shown in part.attention),
+        tuple(shown),
     )
+
+
+def in_blocks(parts: Sequence[Tensor], spaced: Sequence[tuple[bool, bool]]) -> Tensor:
+    """Word weights [J, I] of a text from those of its parts; a word that was cut gets the sum of its columns, and the
+    mean of its rows.
+
+    >>> in_blocks([torch.ones(1, 2), torch.ones(2, 1)], [(True, True), (False, True)])
+    tensor([[1., 1.],
+            [0., 1.],
+            [0., 1.]])
+    """
+    blocks: Tensor = torch.block_diag(*parts)
+    for side in (0, 1):
+        sizes = [part.shape[1 - side] for part in parts]  # sources are columns
+        words, count = list[int](), 0
+        for size, apart in zip(sizes, spaced, strict=True):
+            first = count - (not apart[side] and count > 0 and size > 0)
+            words += range(first, first + size)
+            count = max(count, first + size)
+        onto = torch.nn.functional.one_hot(torch.tensor(words, dtype=torch.long), count).to(blocks)
+        blocks = blocks @ onto if side == 0 else (onto / onto.sum(0)).T @ blocks
+    return blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regard.output import sentences
+from regard.segments import sentences
 
 KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeL"}
 

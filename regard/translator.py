@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -20,8 +20,9 @@ from regard.engine import Engine, Found, TorchEngine
 from regard.lexicon import FILE as LEXICON
 from regard.lexicon import Lexicon, plain, runs
 from regard.nn import to_int8
-from regard.output import Attended, Output, Translation, joined, sentences, single_spaced, spread
+from regard.output import Attended, Output, Translation, in_blocks, joined, single_spaced, spread
 from regard.search import Search
+from regard.segments import Joint, Segment, segments, sentences
 from regard.store import DEFAULT, find
 from regard.tasks import TASKS
 from regard.text import EOS, UNK, Encoded, Subwords
@@ -35,11 +36,13 @@ Progress = Callable[[int], None]
 
 
 class _Job(NamedTuple):
-    """A sentence to be decoded: which line it is of, and its subwords."""
+    """A sentence to be decoded: which line it is of, its text and its subwords, and how it follows the one before."""
 
     line: int
+    text: str
     source: Encoded
     prefix: list[int]
+    joint: Joint
 
 
 class _Pair(NamedTuple):
@@ -48,7 +51,7 @@ class _Pair(NamedTuple):
     line: int
     source: Encoded
     target: Encoded
-    text: str
+    texts: tuple[str, str]
 
 
 Head = int | str | None
@@ -67,9 +70,10 @@ class Translator:
     """Translates with a model, or with another engine that runs one. Make one with :func:`load`.
 
     ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
-    sentence ends. ``align`` are the ``layer``, ``head`` and ``shift`` that suit the model best, and ``search`` are the
-    options of :class:`Search` that do, where a call gives none. With a ``lexicon``, a sentence whose translation has a
-    word that is neither in it nor in the source is translated again, with known words alone.
+    sentence ends; a sentence over the limit at commas, or wherever it can be. ``align`` are the ``layer``, ``head`` and
+    ``shift`` that suit the model best, and ``search`` are the options of :class:`Search` that do, where a call gives
+    none. With a ``lexicon``, a sentence whose translation has a word that is neither in it nor in the source is
+    translated again, with known words alone.
     """
 
     def __init__(
@@ -154,8 +158,9 @@ class Translator:
             raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
         outputs, jobs = self._plan(lines, prefixes)
         done = self._decode(jobs, search, attention, batch_tokens, progress)
-        for line, parts in _by_line(jobs, done):
-            outputs[line].translations = [joined(each) for each in zip(*parts, strict=False)]
+        for line, numbers in _by_line(jobs).items():
+            joints, parts = [jobs[i].joint for i in numbers], [done[i] for i in numbers]
+            outputs[line].translations = [joined(each, joints) for each in zip(*parts, strict=False)]
         return outputs
 
     def score(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[float]:
@@ -182,7 +187,7 @@ class Translator:
             elif not all(text.strip() for text in pairs[i]):
                 outputs[i].problem = f"the {'target' if pairs[i][0].strip() else 'source'} is empty"
             else:
-                good.append(_Pair(i, *sides, pairs[i][1]))
+                good.append(_Pair(i, *sides, pairs[i]))
         for pair, found in zip(good, self._read(good, attention, batch_tokens, progress), strict=True):
             outputs[pair.line].translations = [found]
         return outputs
@@ -219,8 +224,7 @@ class Translator:
         parts = [
             word_weights(part.weights, part.source.words, part.target.words, **how) for part in translation.attention
         ]
-        whole: Tensor = torch.block_diag(*parts)
-        return whole
+        return in_blocks(parts, [part.spaced for part in translation.attention])
 
     def look(self, layers: int, *, layer: int | None = None, head: Head = None, shift: bool | None = None) -> Look:
         """Which weights words are aligned by, of a model with so many decoder layers: what is given, or its own."""
@@ -241,7 +245,7 @@ class Translator:
     # --- from lines to sentences and back ---
 
     def _plan(self, lines: Sequence[str], prefixes: Sequence[str]) -> tuple[list[Output], list[_Job]]:
-        """The sentences to be decoded; a line that is too long is cut, and refused if it cannot be."""
+        """The sentences to be decoded; a line that is too long is cut."""
         outputs, jobs = [Output(problem=what_is_odd(line)) for line in lines], []
         starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
         encoded = self._sources(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
@@ -251,15 +255,17 @@ class Translator:
             if not line.strip():
                 outputs[i].translations = [Translation(line.strip(), 0.0, 0.0)]
                 continue
-            cut = [line] if len(whole.ids) <= self.split else sentences(line)
-            parts = [whole] if len(cut) == 1 else self._sources(cut)
-            longest = max(len(sentence.ids) for sentence in parts)
+            cut = [Segment(0, len(line), whole)]
+            if len(whole.ids) > self.split:
+                cut = segments(line, self._sources, self.limit)
+            longest = max(len(segment.encoded.ids) for segment in cut)
             if longest > self.limit:
-                outputs[i].problem = f"{longest:,} subwords without a sentence end; the most is {self.limit:,}"
+                outputs[i].problem = f"a character of {longest} subwords; the most is {self.limit}"
                 continue
             if len(whole.ids) > self.limit:
-                outputs[i].note = f"{len(whole.ids):,} subwords: translated as {len(parts)} sentences"
-            jobs += [_Job(i, sentence, [] if k else starts[i]) for k, sentence in enumerate(parts)]
+                outputs[i].note = _note(line, len(whole.ids), len(cut))
+            for k, (start, end, source, joint) in enumerate(cut):
+                jobs.append(_Job(i, line[start:end], source, [] if k else starts[i], joint))
         return outputs, jobs
 
     def _decode(
@@ -300,7 +306,10 @@ class Translator:
         """The same with attention, by reading what was written as the text that it is."""
         texts = [(i, found.text) for i, row in enumerate(done) for found in row]
         targets = self._encode([text for _, text in texts])
-        pairs = [_Pair(i, jobs[i].source, target, text) for (i, text), target in zip(texts, targets, strict=True)]
+        pairs = [
+            _Pair(i, jobs[i].source, target, (jobs[i].text, text))
+            for (i, text), target in zip(texts, targets, strict=True)
+        ]
         again = iter(self._read(pairs, True, tokens, None))
         return [[found._replace(attention=next(again).attention) for found in row] for row in done]
 
@@ -312,9 +321,9 @@ class Translator:
         for batch in batches_of([len(pair.source.ids) + len(pair.target.ids) for pair in pairs], batch_tokens):
             sources, targets = [pairs[i].source.ids for i in batch], [pairs[i].target.ids for i in batch]
             for i, found in zip(batch, self.engine.read(sources, targets, attention=attention), strict=True):
-                _, source, target, text = pairs[i]
-                shown = () if found.attention is None else (Attended(found.attention, source, target),)
-                read[i] = Translation(text, found.score, found.log_prob, shown)
+                _, source, target, texts = pairs[i]
+                shown = () if found.attention is None else (Attended(found.attention, source, target, *texts),)
+                read[i] = Translation(texts[1], found.score, found.log_prob, shown)
             if progress:
                 progress(len(batch))
         return [read[i] for i in range(len(pairs))]
@@ -455,12 +464,18 @@ def _filled(
     return [one if id(one) in kept else next(others) for one in row]
 
 
-def _by_line(jobs: list[_Job], done: list[list[Translation]]) -> Iterator[tuple[int, list[list[Translation]]]]:
-    """The sentences of each line."""
-    grouped: dict[int, list[list[Translation]]] = {}
-    for job, found in zip(jobs, done, strict=True):
-        grouped.setdefault(job.line, []).append(found)
-    yield from grouped.items()
+def _note(line: str, subwords: int, parts: int) -> str:
+    """What a line over the limit was translated as."""
+    what = "sentences" if parts == len(sentences(line)) else "parts, some of them cut out of a sentence"
+    return f"{subwords:,} subwords: translated as {parts} {what}"
+
+
+def _by_line(jobs: list[_Job]) -> dict[int, list[int]]:
+    """The numbers of each line's jobs."""
+    grouped: dict[int, list[int]] = {}
+    for number, job in enumerate(jobs):
+        grouped.setdefault(job.line, []).append(number)
+    return grouped
 
 
 def batches_of(lengths: Sequence[int], tokens: int) -> list[list[int]]:

@@ -57,6 +57,7 @@ LAYOUT = [
     "grammar",
     "engine",
     "interop",
+    "segments",
     "output",
     "rouge",
     "tasks",

@@ -72,8 +72,24 @@ def test_weights_of_words_are_those_of_a_layer_or_the_mean_of_all(translator):
 def test_a_paragraph_is_cut_with_a_warning(translator):
     with pytest.warns(UserWarning, match="translated as 40 sentences"):
         assert translator.translate(" ".join(SOURCES[:40])) == " ".join(TARGETS[:40])
-    with pytest.raises(ValueError, match=r"line 2: .* without a sentence end"):
-        translator.translate(["the", "word " * 10_000])
+
+
+def test_a_sentence_over_the_limit_is_cut_and_never_refused(translator):
+    words = "the black dog"
+    for line, limit in ((f"{words}, " * 120 + words, 40), (f"{words} " * 400, 40), ("a" * 3_000, 300)):
+        translator.limit, kept = limit, translator.limit
+        try:
+            (output,) = translator.outputs([line], attention=True)
+        finally:
+            translator.limit = kept
+        (found,) = output.translations
+        assert not output.problem and "parts, some of them cut out of a sentence" in output.note
+        assert translator.word_weights(found).shape == (len(output.text.split()), len(line.split()))
+        assert "".join(part.read for part in found.attention).replace(" ", "") == line.replace(" ", "")
+        for text, side in ((part.read, part.source) for part in found.attention):
+            assert side.offsets[-1][1] == len(text) and len(side.ids) <= limit
+    with pytest.warns(UserWarning, match=r"subwords: translated as \d+ parts, some of them cut out of a sentence"):
+        assert translator.translate("word " * 300)
 
 
 def test_a_model_says_how_it_is_used(translator, model, tmp_path):
@@ -123,8 +139,11 @@ def test_a_model_s_own_limit(tmp_path):
     translator = regard.load(tmp_path / "m")
     assert translator.limit == 11
     assert isinstance(translator.translate("dog " * 5), str)
-    with pytest.raises(ValueError, match="the most is 11"):
-        translator.translate("dog " * 50)
+    with pytest.warns(UserWarning, match="cut out of a sentence"):
+        assert isinstance(translator.translate("dog " * 50), str)
+    translator.limit = translator.split = 1
+    with pytest.raises(ValueError, match="line 1: a character of 3 subwords; the most is 1"):
+        translator.translate("дом")
 
 
 def test_nothing_but_lines_comes_out(translator):
@@ -165,7 +184,7 @@ def test_a_translator_knows_its_options(translator):
 
 
 def test_sentence_ends():
-    from regard.output import sentences
+    from regard.segments import sentences
 
     assert sentences("One. Two! “Three?” Four… 3.14 is pi") == ["One.", "Two!", "“Three?”", "Four…", "3.14 is pi"]
     assert sentences("一。二！三") == ["一。", "二！", "三"]

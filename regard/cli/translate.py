@@ -85,7 +85,7 @@ def translate(
 
     Without --model, the bundled English-French one translates. --beam and --length-penalty are by default what the
     model's folder says. A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an
-    empty line; a line over the model's limit is cut after sentence ends.
+    empty line; a line over the model's limit is cut after sentence ends, at commas, or wherever it can be.
     """
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and drawing != {"temperature": 1.0, "top_k": None, "top_p": 1.0, "seed": None}:

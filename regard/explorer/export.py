@@ -18,7 +18,7 @@ from regard.explorer.answers import Answers
 from regard.explorer.document import ROOM, document, refuse_long
 from regard.explorer.opening import opening
 from regard.explorer.view import record
-from regard.output import Output, sentences
+from regard.output import Output
 from regard.text import write_whole
 from regard.trace import Trace
 from regard.translator import Translator
@@ -108,7 +108,7 @@ def translation(
     best, note = found.translations[0], found.note
     target = best.text
     if len(best.attention) > 1:
-        text, target = sentences(text)[0], translator.subwords.decode(best.attention[0].target.ids).strip()
+        text, target = best.attention[0].read, best.attention[0].written
         note = f"{note or 'translated sentence by sentence'}; this page shows the first"
     if not target.strip():
         return False

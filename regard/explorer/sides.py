@@ -37,15 +37,15 @@ def alignment(weights: Tensor, look: Look, aer: float | None = None) -> dict[str
     return {"weights": weights.numpy().round(7).tolist(), "links": found, **look._asdict(), "aer": aer}
 
 
-def placed(text: str, sentences: Sequence[str], encoded: Sequence[Encoded]) -> list[Part]:
+def placed(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list[Part]:
     """Sentences with where they are in the text that they were cut from.
 
     >>> one = Encoded([5], [(0, 1)], [0], [0])
-    >>> [start for start, _, _ in placed("a  b", ["a", "b"], [one, one])]
+    >>> [start for start, _, _ in placed("a  b", [("a", one), ("b", one)])]
     [0, 3]
     """
     parts, start = [], 0
-    for sentence, one in zip(sentences, encoded, strict=True):
+    for sentence, one in sentences:
         start = text.index(sentence, start)
         parts.append((start, sentence, one))
         start += len(sentence)
@@ -71,18 +71,17 @@ def weights(of_words: Tensor | None, shape: tuple[int, int]) -> list[list[float]
     return found
 
 
-def _words(text: str, begin: int = 0) -> Iterator[dict[str, Any]]:
+def _words(text: str) -> Iterator[dict[str, Any]]:
     for match in re.finditer(r"\S+", text):
-        yield {"text": match[0], "start": begin + match.start(), "end": begin + match.end()}
+        yield {"text": match[0], "start": match.start(), "end": match.end()}
 
 
 def _side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
     tokens: list[dict[str, Any]] = []
-    words: list[dict[str, Any]] = []
+    words = list(_words(text))
     for begin, sentence, encoded in parts:
-        first = len(words)
+        first = sum(word["end"] <= begin for word in words)
         for (start, end), word in zip(encoded.offsets, encoded.words, strict=True):
             place = {"text": sentence[start:end], "start": begin + start, "end": begin + end}
             tokens.append(place | {"word": word if word < 0 else first + word})
-        words += _words(sentence, begin)
     return {"text": text, "tokens": tokens, "words": words}

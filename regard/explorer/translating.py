@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from regard.explorer import view
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
-from regard.output import Output, sentences
+from regard.output import Output
 from regard.translator import Translator
 
 
@@ -91,14 +91,13 @@ def _to_translate(translator: Translator, request: Request) -> bool:
 def _translation(translator: Translator, text: str, output: Output) -> dict[str, Any]:
     """A translation with both sides and its word links; a text may have been cut into sentences."""
     found = output.translations[0]
-    sources, targets = ([getattr(shown, side) for shown in found.attention] for side in ("source", "target"))
-    read = [text] if len(sources) == 1 else sentences(text)
-    written = [found.text] if len(targets) == 1 else [translator.subwords.decode(target.ids) for target in targets]
+    sources = [(shown.read, shown.source) for shown in found.attention]
+    targets = [(shown.written, shown.target) for shown in found.attention]
     layers = found.attention[0].weights.shape[0] if found.attention else 1
     return {
         "translation": found.text,
-        "source": source_side(text, placed(text, read[: len(sources)], sources)),
-        "target": target_side(found.text, placed(found.text, written, targets)),
+        "source": source_side(text, placed(text, sources)),
+        "target": target_side(found.text, placed(found.text, targets)),
         "alignment": alignment(translator.word_weights(found), translator.look(layers)),
         "note": output.note,
     }
