@@ -1,8 +1,8 @@
 """Lines in and lines out, for the command line: from an argument, files or a stream; to a stream, or to a file that
 appears when it is whole.
 
-A line ends at "\\n" (or "\\r\\n") and nowhere else. A file is taken to be gzipped if it starts like one; "-" is the
-standard input.
+A line ends at "\\n" (or "\\r\\n") and nowhere else. A file may be gzipped or UTF-16 (:mod:`regard.files`); "-" is the
+standard input. What is written to a name that ends in .gz is gzipped.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import os
 import signal
 import sys
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
+
+from regard import files
+from regard.files import PathLike
 
 T = TypeVar("T")
-PathLike = str | os.PathLike[str]
 
 
 class Item(Protocol):
@@ -62,13 +63,13 @@ class Pair(NamedTuple):
 
 def lines_of(path: PathLike) -> Iterator[Line]:
     """The lines of a file, one at a time; those that are not UTF-8 have a problem."""
-    for number, raw in enumerate(_raw(path), 1):
+    for number, raw in enumerate(files.lines(_name(path), _stdin(path)), 1):
         yield _decoded(raw, f"{_name(path)}:{number}")
 
 
 def document_of(path: PathLike) -> Line:
     """All of a file as one text, its lines ending in "\\n"; what is not UTF-8 has a problem."""
-    return _decoded(b"\n".join(_raw(path)), _name(path))
+    return _decoded(b"\n".join(files.lines(_name(path), _stdin(path))), _name(path))
 
 
 def keyed(line: Line, key: str) -> Line:
@@ -96,8 +97,7 @@ def text_of(path: PathLike) -> list[str]:
 
 def whole_text(path: PathLike) -> str:
     """All of a file as one text, line ends as they are. What is not UTF-8 text is refused."""
-    raw = b"".join(_read(path, lambda stream: iter(lambda: stream.read(1 << 20), b"")))
-    raw = raw.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+    raw = files.whole(_name(path), _stdin(path))
     if (at := raw.find(0)) >= 0:
         raise ValueError(f"{_name(path)}: expected a text, got a binary file (a zero byte at {at:,})")
     line = _decoded(raw, _name(path))
@@ -152,33 +152,12 @@ def _decoded(raw: bytes, where: str) -> Line:
         return Line(where, "", f"not UTF-8 (byte 0x{raw[error.start]:02x} at {error.start:,})")
 
 
-def _raw(path: PathLike) -> Iterator[bytes]:
-    return _read(path, _stripped)
-
-
-def _read(path: PathLike, parts: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
-    """What ``parts`` makes of a file, of what is packed in it, or of the standard input."""
-    if str(path) == "-":
-        if sys.stdin is None:
-            raise OSError("standard input: it is closed; give the text as an argument, or a file")
-        yield from parts(sys.stdin.buffer)
-        return
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"{path}: expected a file, got a folder")
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    with open(path, "rb") as raw:
-        packed = raw.peek(2)[:2] == b"\x1f\x8b"
-        try:
-            yield from parts(gzip.GzipFile(fileobj=raw) if packed else raw)  # type: ignore[arg-type]
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path}: the gzip file is cut short or damaged: {error}") from error
-
-
-def _stripped(stream: BinaryIO) -> Iterator[bytes]:
-    for number, line in enumerate(stream):
-        start = 3 if number == 0 and line.startswith(b"\xef\xbb\xbf") else 0  # a byte order mark
-        yield line[start:].removesuffix(b"\n").removesuffix(b"\r")
+def _stdin(path: PathLike) -> BinaryIO | None:
+    if str(path) != "-":
+        return None
+    if sys.stdin is None:
+        raise OSError("standard input: it is closed; give the text as an argument, or a file")
+    return sys.stdin.buffer
 
 
 class Writer:
@@ -195,6 +174,7 @@ class Writer:
         if self.path is None and sys.stdout is None:
             raise OSError("standard output: it is closed; name a file with --output")
         self._stream: BinaryIO = sys.stdout.buffer if self.path is None else None  # type: ignore[assignment]
+        self._file: BinaryIO = self._stream  # beneath it, where the stream packs
 
     def __enter__(self) -> Writer:
         if self.path is None:
@@ -207,10 +187,13 @@ class Writer:
             if self._part and self.path.exists():
                 open(self.path, "ab").close()  # may it be written to?
             self._signals.enter_context(_ended_in_order())
-            self._stream = open(self._part or self.path, "wb")
+            self._file = open(self._part or self.path, "wb")
         except OSError as error:
             self._signals.close()
             raise OSError(f"{self.path}: cannot be written: {error.strerror}") from error
+        self._stream = self._file
+        if self.path.suffix == ".gz":  # without name and time: the same lines are the same bytes
+            self._stream = cast(BinaryIO, gzip.GzipFile("", "wb", fileobj=self._file, mtime=0))
         return self
 
     def write(self, lines: Iterable[str]) -> None:
@@ -242,17 +225,23 @@ class Writer:
             return
         try:
             if kind is None:
-                self.flush()
-                if self._part:
-                    with self._told():
-                        os.fsync(self._stream.fileno())
-                        os.replace(self._part, self.path)
+                with self._told():
+                    self._end()
         finally:
             with contextlib.suppress(OSError):
                 self._stream.close()
+                self._file.close()
             if self._part:
                 self._part.unlink(missing_ok=True)
             self._signals.close()
+
+    def _end(self) -> None:
+        if self._stream is not self._file:
+            self._stream.close()  # what a gzip file ends with
+        self._file.flush()
+        if self._part and self.path:
+            os.fsync(self._file.fileno())
+            os.replace(self._part, self.path)
 
 
 @contextlib.contextmanager

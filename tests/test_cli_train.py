@@ -1,5 +1,7 @@
 """regard train: flags, a model from it, and mistakes."""
 
+import gzip
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +9,8 @@ import sys
 import pytest
 import toy
 from commands import ROOT, SOURCES, process
+
+from regard.store import read_toml
 
 
 @pytest.fixture
@@ -35,6 +39,33 @@ def test_train_then_translate(corpus, files):
     )
     done = process("translate", "-m", files / "model", "--max-length", 5, SOURCES[0])
     assert done.code == 0 and len(done.lines) == 1 and done.err == ""
+
+
+def test_one_file_of_both_sides_is_enough(run, corpus, files):
+    """By its name: columns between tabs, or JSON lines; gzipped or not."""
+    sides = [(files / f"train.{side}").read_text().splitlines() for side in ("en", "fr")]
+    pairs = list(zip(*sides, strict=True))
+    (files / "train.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
+    lines = "".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs)
+    (files / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    rest = corpus[4:]
+    tables = []
+    for i, name in enumerate(("train.tsv", "train.jsonl.gz")):
+        done = run("train", "--source", files / name, *rest, "--updates", "1", "--out", files / f"m{i}")
+        assert done.code == 0 and f"{name}: 300 lines read, 300 pairs kept" in done.err, done.err
+        tables.append(read_toml(files / f"m{i}" / "config.toml")["data"])
+        assert f"- `{files / name}`\n" in (files / f"m{i}" / "README.md").read_text()
+    assert [table["fingerprint"] for table in tables] == [tables[0]["fingerprint"]] * 2
+    done = run("train", "--source", files / "train.en", *rest, "--out", files / "n")
+    assert done.code == 2 and "source is given without target; a file with both" in done.err and ".jsonl" in done.err
+
+
+def test_one_file_given_twice_is_told(run, corpus, files):
+    corpus[3] = corpus[1]
+    done = run("train", *corpus, "--updates", "1", "--out", files / "m")
+    assert done.code == 0
+    assert f"warning: {corpus[1]} + {corpus[1]}: 300 of 300 pairs have the same text on both sides" in done.err
+    assert done.err.count("warning") == 1  # the validation files are two
 
 
 def test_training_needs_no_typer(corpus, files):
@@ -72,7 +103,7 @@ def test_flags_are_settings(tmp_path):
 
 def test_train_tells_what_is_wrong(run, corpus, files):
     done = run("train", *corpus[2:], "--out", files / "model")
-    assert done.code == 2 and "without source" in done.err
+    assert done.code == 2 and "target is given without source" in done.err
     done = run("train", "--source", "nowhere.en", *corpus[2:], "--out", files / "model")
     assert done.code == 2 and "nowhere.en" in done.err and not (files / "model").exists()
     assert run("train", *corpus, "--out", files / "test.en").code == 2

@@ -133,6 +133,20 @@ def test_interrupted_it_stops_where_it_is(data):
     assert updates(data / "m") == updates(data / "whole") == [150, 300]
 
 
+def test_an_interrupt_before_a_checkpoint_does_not_promise_one(data, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(data)
+    monkeypatch.setattr("regard.tasks._run.fit", interrupted)
+    assert main(["--config", "toy.toml", "--out", "m"]) == 130
+    assert capsys.readouterr().err.endswith("stopped; there is no checkpoint yet: the same command begins anew\n")
+    (data / "m" / "checkpoints").mkdir()
+    (data / "m" / "checkpoints" / "state-00001200.safetensors").touch()
+    assert main(["--config", "toy.toml", "--out", "m"]) == 130
+    assert "the same command goes on from the last checkpoint, of update 1,200\n" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_two_at_once_do_not_write_to_one_folder(data):
     """The second is refused, whatever it was to do, and the first is not disturbed."""
@@ -318,5 +332,5 @@ def test_a_gpu_without_memory_is_said_in_one_line(data, monkeypatch, capsys):
     monkeypatch.setattr("regard.tasks._run.fit", full)
     assert main(["--config", "toy.toml", "--out", "m"]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: CUDA out of memory. If other programs take its memory, end them")
+    assert error.startswith("error: CUDA out of memory. If other programs take its memory, end them: there is no check")
     assert "--set training.accumulate=4" in error

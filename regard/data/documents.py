@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.readers import Bad, PathLike, Row, Tsv, _OneFile, _pair, numbered, parsed
+from regard.data.readers import Bad, Row, Tsv, _OneFile, _pair, numbered, parsed
+from regard.files import PathLike
 
 MARK = "¶"  # stands for the end of a line
 _SPACE = re.compile(r"\s+")

@@ -10,15 +10,14 @@ tell (SQuAD 2.0).
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard import files
 from regard.data.readers import Bad, Policy, Report, numbered, parsed, sifted
 
 KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
@@ -53,16 +52,10 @@ def read_questions(
 
 
 def _squad(path: Path) -> Iterator[Question | Bad]:
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path}: expected a file, got a folder")
-    raw = path.read_bytes()
+    raw = files.whole(path)
     try:
-        whole = json.loads(gzip.decompress(raw) if raw[:3] == b"\x1f\x8b\x08" else raw)
+        whole = json.loads(raw)
         paragraphs = [(p["context"], p["qas"]) for article in whole["data"] for p in article["paragraphs"]]
-    except (EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{path}: the gzip file is cut short or damaged: {error}") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
             f"{path}: not in SQuAD's format, data → paragraphs → context and qas ({type(error).__name__}: {error}); "

@@ -1,15 +1,11 @@
-"""Readers of text pairs: two plain files, TSV, JSON lines, each perhaps gzipped; bad lines are named, never guessed at.
+"""Readers of text pairs: two files of lines, TSV, JSON lines; bad lines are named, never guessed at.
 
-A line ends at "\\n" (or "\\r\\n") and nowhere else; a byte order mark at the start of a file is left out. A file is
-taken to be gzipped if it starts like one, whatever its name.
+Each file may be gzipped or UTF-16: see :mod:`regard.files`.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +13,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-PathLike = str | os.PathLike[str]
+from regard import files
+from regard.files import PathLike
+
 Policy = Literal["raise", "skip"]
 SHOWN = 5  # bad lines shown in a report
 Item = TypeVar("Item")
@@ -67,7 +65,7 @@ class Files:
 
     def rows(self) -> Iterator[Row]:
         counts = [0, 0]
-        for number, sides in enumerate(zip_longest(*(_lines(path) for path in self.paths)), 1):
+        for number, sides in enumerate(zip_longest(*(files.lines(path) for path in self.paths)), 1):
             counts = [count + (side is not None) for count, side in zip(counts, sides, strict=True)]
             if None in sides:
                 continue  # to the end, for the message
@@ -225,7 +223,7 @@ def texts(readers: Iterable[Reader], *, bad: Policy = "raise") -> Iterator[str]:
 
 def numbered(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
     """The lines of a file, each after where it is."""
-    for number, line in enumerate(_lines(Path(path)), 1):
+    for number, line in enumerate(files.lines(path), 1):
         where = f"{path}:{number}"
         yield where, _decoded(line, where)
 
@@ -237,25 +235,6 @@ def parsed(line: str, where: str) -> dict[str, Any] | Bad:
     except (ValueError, RecursionError) as error:
         return Bad(where, "not JSON", str(error))
     return entry if isinstance(entry, dict) else Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, gzipped or not."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path}: expected a file, got a folder")
-    with open(path, "rb") as raw:
-        packed = raw.read(3) == b"\x1f\x8b\x08"
-        raw.seek(0)
-        number = 0
-        with gzip.GzipFile(fileobj=raw) if packed else raw as file:
-            try:
-                for number, line in enumerate(file, 1):
-                    start = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0
-                    yield line[start:].removesuffix(b"\n").removesuffix(b"\r")
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise ValueError(f"{path}:{number + 1}: the gzip file is cut short or damaged: {error}") from error
 
 
 def _decoded(line: bytes, where: str) -> str | Bad:

@@ -100,8 +100,8 @@ Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-
 def _sources(data: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """What was trained on: the two sides of a translation together, other files of these names, then more corpora."""
     lines = []
-    if data.get("source"):
-        lines.append(f"`{data['source']}` and `{data['target']}`")
+    if sides := [data[key] for key in ("source", "target") if data.get(key)]:
+        lines.append(" and ".join(f"`{path}`" for path in sides))
     for name in names:
         if name not in ("source", "target") and not name.startswith("valid") and (given := data.get(name)):
             lines += [f"`{path}`" for path in ([given] if isinstance(given, str) else given)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.store import parse_value, read_toml
 from regard.tasks import TASKS, work
-from regard.tasks._run import Work, train
+from regard.tasks._run import Work, last_checkpoint, train
 from regard.train import Diverged
 
 NOTES = """
@@ -120,29 +121,42 @@ def run(of: Work[Any], argv: Sequence[str] | None = None) -> int:
     no memory on the GPU."""
     try:
         settings, options = parse(of, argv)
+    except (ValueError, TypeError, OSError) as error:
+        return _failed(_message(error), 2)
+    try:
         train(of, settings, options.out, store=options.store, keep_checkpoints=options.keep_checkpoints)
     except (ValueError, TypeError, OSError) as error:
-        print(f"error: {_message(error)}", file=sys.stderr)  # noqa: T201
-        return 2
+        return _failed(_message(error), 2)
     except Diverged as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed(str(error), 1)
     except torch.OutOfMemoryError as error:
-        print(f"error: {no_memory(error, settings.training)}", file=sys.stderr)  # noqa: T201
-        return 1
+        return _failed(no_memory(error, settings.training, resumed(options.out)), 1)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)  # noqa: T201
+        print(f"stopped; {resumed(options.out)}", file=sys.stderr)  # noqa: T201
         return 130
     return 0
 
 
-def no_memory(error: torch.OutOfMemoryError, training: Mapping[str, Any]) -> str:
-    """What can be done about it: nothing is lost, and the same update fits in smaller batches."""
+def _failed(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def resumed(out: str) -> str:
+    """What the same command will do, after a run into this folder that did not come to its end."""
+    last = last_checkpoint(Path(out))
+    if last is None:
+        return "there is no checkpoint yet: the same command begins anew"
+    return f"the same command goes on from the last checkpoint, of update {last:,}"
+
+
+def no_memory(error: torch.OutOfMemoryError, training: Mapping[str, Any], again: str) -> str:
+    """What can be done about it: the same update fits in smaller batches."""
     batches = 2 * int(training.get("accumulate", 1))
     return (
-        f"{str(error).split('. ')[0]}. If other programs take its memory, end them: the same command goes on from the "
-        f"last checkpoint. Else begin in another folder with --set training.accumulate={batches}, which makes each "
-        "update of smaller batches and learns the same"
+        f"{str(error).split('. ')[0]}. If other programs take its memory, end them: {again}. Else begin in another "
+        f"folder with --set training.accumulate={batches}, which makes each update of smaller batches and learns the "
+        "same"
     )
 
 

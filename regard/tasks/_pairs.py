@@ -59,9 +59,25 @@ class PairWork(Work[S]):
         corpus = Corpus.build(data.training(), subwords, limits=limits, **options)
         readers, limits = data.validation(), Limits(max_tokens=data.max_tokens)
         valid = Corpus.build(readers, subwords, limits=limits, **options) if readers else None
-        for part in corpus.reports + (valid.reports if valid else []):
-            report.say(str(part))
+        for some in [corpus] + ([valid] if valid else []):
+            for line in [*map(str, some.reports), *copies(some)]:
+                report.say(line)
         return corpus, valid
+
+
+def copies(corpus: Corpus) -> list[str]:
+    """Warnings of places most of whose pairs have the same text on both sides: one file may have been given twice."""
+    source, target = corpus.sides
+    same = np.zeros(len(corpus), bool)
+    if len(rows := np.flatnonzero((source.lengths == target.lengths) & (source.lengths > 0))):
+        equal = source.take(rows).values == target.take(rows).values
+        same[rows] = np.logical_and.reduceat(equal, source.take(rows).offsets[:-1])
+    counts = [(int(same[part.start : part.stop].sum()), part.stop - part.start) for part in corpus.parts]
+    return [
+        f"warning: {report.name}: {some:,} of {all:,} pairs have the same text on both sides; is one file given twice?"
+        for report, (some, all) in zip(corpus.reports, counts, strict=True)
+        if 2 * some > all
+    ]
 
 
 class PairTask(ABC):

@@ -179,7 +179,13 @@ def _kept(folder: Path, task: str) -> dict[str, Any] | None:
 def _learned(folder: Path) -> bool:
     """Has the run in this folder come to a checkpoint, or to its end?"""
     ended = any((folder / name).exists() for name in ("model.safetensors", "README.md"))
-    return ended or any((folder / "checkpoints").glob("state-*"))
+    return ended or last_checkpoint(folder) is not None
+
+
+def last_checkpoint(folder: Path) -> int | None:
+    """The update of the newest state that a run in this folder can be resumed from."""
+    numbers = (path.stem.rsplit("-", 1)[1] for path in (folder / "checkpoints").glob("state-*.safetensors"))
+    return max((int(number) for number in numbers if number.isdigit()), default=None)
 
 
 def _mended(kept: Mapping[str, Any], now: Mapping[str, Any], folder: Path, ranks: Ranks, report: Progress) -> None:

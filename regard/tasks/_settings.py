@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 from regard.align import Method
@@ -23,7 +24,8 @@ S = TypeVar("S", bound="Settings")
 class Data(Table):
     """Where the pairs are.
 
-    ``source`` and ``target`` are two files of lines; ``corpora`` are more of them, or others, each a table:
+    ``source`` and ``target`` are two files of lines; ``source`` alone is a file with both sides, whose name ends in
+    .tsv or .jsonl (or .gz after it). ``corpora`` are more of them, or others, each a table:
     ``{source, target}``, ``{tsv, columns, width}`` or ``{jsonl, keys}``, with a ``weight``. The same for validation.
     ``bad`` lines are refused ("raise") or counted and left out ("skip"). Pairs longer than ``max_tokens`` subwords a
     side, or with one side more than ``max_ratio`` times the other, are left out. ``cache`` is a folder in which the
@@ -323,12 +325,23 @@ def _readers(
     if isinstance(more, str) or not all(isinstance(table, Mapping) for table in more):
         name = "valid" if prefix else "corpora"
         raise ValueError(f'[data]: {name} must be a list of tables such as {{tsv = "more.tsv"}}, got {more!r}')
-    if (source is None) != (target is None):
-        given, missing = ("source", "target") if target is None else ("target", "source")
-        raise ValueError(f"{prefix}{given} is given without {prefix}{missing}")
-    if source is not None and target is not None:
-        readers.append(Files(source, target))
+    if source is None and target is not None:
+        raise ValueError(f"{prefix}target is given without {prefix}source")
+    if source is not None:
+        readers.append(_both_sides(source, prefix) if target is None else Files(source, target))
     return readers + [_reader(table) for table in more]
+
+
+def _both_sides(path: str, prefix: str) -> Reader:
+    """A file that has both texts of a pair in each line, by its name."""
+    kinds: dict[str, type[Tsv] | type[JsonLines]] = {".tsv": Tsv, ".jsonl": JsonLines}
+    kind = kinds.get(Path(path.removesuffix(".gz")).suffix)
+    if kind is None:
+        raise ValueError(
+            f"{prefix}source is given without {prefix}target; a file with both, such as {path} would be, "
+            f"has a name that ends in {' or '.join(kinds)}"
+        )
+    return kind(path)
 
 
 def _reader(table: Mapping[str, Any]) -> Reader:

@@ -151,13 +151,14 @@ class _Translation(PairWork[Settings]):
     about = "Train a translation model from pairs of lines."
     settings = Settings
     files = (
-        ("source", "source lines, perhaps gzipped"),
-        ("target", "target lines, perhaps gzipped"),
-        ("valid_source", "valid source lines, perhaps gzipped"),
-        ("valid_target", "valid target lines, perhaps gzipped"),
+        ("source", "source lines, or both sides in a .tsv or .jsonl; any file may be gzipped"),
+        ("target", "target lines"),
+        ("valid_source", "source lines to validate on, or both sides"),
+        ("valid_target", "target lines to validate on"),
     )
     examples = """\
   regard train --source train.en --target train.fr --valid-source val.en --valid-target val.fr --out model/
+  regard train --source pairs.tsv --out model/
   regard train --config recipe.toml --out model/ --updates 20000 --seed 2
   regard train ... --out rnn/ --kind rnn --score additive
   regard train ... --out model/ --set model.self_score=relative --set training.rdrop=5
