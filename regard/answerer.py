@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.align import by_word
 from regard.characters import border
+from regard.decode import named
 from regard.reading import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
 from regard.store import find
 from regard.text import Encoded, checked
@@ -91,6 +92,7 @@ class Answerer:
             raise ValueError(found.problem)
         return found
 
+    @named
     def answers(
         self,
         pairs: Sequence[tuple[str, str]],

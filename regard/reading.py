@@ -20,6 +20,7 @@ from torch import Tensor
 
 from regard.bpe import Integers
 from regard.data.batches import bucketed
+from regard.decode import NoProbabilities
 
 WINDOW, STRIDE, LONGEST = 384, 128, 30  # tokens read at once; between windows; of an answer
 LEAST = 32  # of a window that are the context's
@@ -152,6 +153,8 @@ def read(
         out = model(*(t.to(device) for t in tensors)).float().cpu().double().numpy()
         for i, piece, row in zip(batch, some, out, strict=True):
             logits[i] = row[:, : 1 + piece.end - piece.start]
+            if np.isnan(logits[i]).any():
+                raise NoProbabilities
     by_row: dict[int, list[int]] = {}
     for i, piece in enumerate(pieces):
         by_row.setdefault(piece.row, []).append(i)

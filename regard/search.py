@@ -8,8 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from regard.kinds import check_fields
+
 if TYPE_CHECKING:
     from regard.decode import Hypothesis, Limits
+
+MOST = 1024  # hypotheses of a sentence
+TOGETHER = 2**14  # hypotheses of all sentences of a batch
+LONGEST = 2**16  # subwords that an output may be asked to have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +44,26 @@ class Search:
     known_words: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.beam < 1 or self.nbest < 1:
             raise ValueError(f"expected beam and nbest of at least 1, got beam={self.beam} and nbest={self.nbest}")
+        if max(self.beam, self.nbest) > MOST:
+            raise ValueError(
+                f"expected beam and nbest of at most {MOST:,}, got beam={self.beam} and nbest={self.nbest}"
+            )
         if not self.sample and self.nbest > self.beam:
             raise ValueError(f"the {self.nbest} best of {self.beam} hypotheses: make beam at least nbest")
         if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, None, 1.0):
             raise ValueError("temperature, top_k and top_p are for sampling: add sample=True")
         if self.no_repeat < 0:
             raise ValueError(f"no_repeat: expected 0 or a number of subwords, got {self.no_repeat}")
+        if max(self.min_length, self.max_length or 0) > LONGEST:
+            raise ValueError(
+                f"expected min_length and max_length of at most {LONGEST:,} subwords, "
+                f"got {self.min_length} and {self.max_length}"
+            )
+        if not self.length_penalty >= 0:
+            raise ValueError(f"length_penalty: expected a number of at least 0, got {self.length_penalty}")
         _ = self.limits  # making them checks them
 
     @classmethod
@@ -63,6 +81,11 @@ class Search:
 
         ratio = 2.0 if self.max_length is None else None
         return Limits(minimum=self.min_length, maximum=self.max_length, ratio=ratio)
+
+    @property
+    def sentences(self) -> int:
+        """How many sentences there is room for at once."""
+        return max(1, TOGETHER // max(self.beam, self.nbest))
 
     def run(self, model: Any, memory: Any, number: int, **options: Any) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence; ``number`` tells batches apart."""
@@ -96,5 +119,5 @@ class SummarySearch(Search):
     """
 
     length_penalty: float = 2.0
-    max_length: int = 200
+    max_length: int | None = 200
     no_repeat: int = 3

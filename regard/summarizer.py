@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.align import by_word
-from regard.decode import Hypothesis
+from regard.decode import Hypothesis, named
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
 from regard.search import Search, SummarySearch
@@ -137,6 +137,7 @@ class Summarizer:
         found = [output.summaries[0] for output in outputs]
         return found[0] if isinstance(text, str) else found
 
+    @named
     def outputs(
         self,
         documents: Sequence[str],
@@ -171,7 +172,7 @@ class Summarizer:
         for i, row in encoded.items():
             outputs[i].problem, outputs[i].note = self._told_of(len(row.ids))
         good = [i for i in good if not outputs[i].problem]
-        for number, batch in enumerate(batches_of([len(encoded[i].ids) for i in good], batch_tokens)):
+        for number, batch in enumerate(batches_of([len(encoded[i].ids) for i in good], batch_tokens, base.sentences)):
             some = [good[k] for k in batch]
             found = self._decode([encoded[i] for i in some], base, number, length, consensus)
             for i, rows in zip(some, found, strict=True):

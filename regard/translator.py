@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.align import Links, links, word_weights
-from regard.decode import KnownWords
+from regard.decode import KnownWords, named
 from regard.engine import Engine, Found, TorchEngine
 from regard.lexicon import FILE as LEXICON
 from regard.lexicon import Lexicon, plain, runs
@@ -132,6 +132,7 @@ class Translator:
         found = [output.text for output in outputs]
         return found[0] if isinstance(text, str) else found
 
+    @named
     def outputs(
         self,
         lines: Sequence[str],
@@ -167,6 +168,7 @@ class Translator:
         """log p(target | source) of each pair, end symbol included, in nats; options are those of :meth:`forced`."""
         return [found.translations[0].log_prob for found in _whole(self.forced(pairs, **options), "pair")]
 
+    @named
     def forced(
         self,
         pairs: Sequence[tuple[str, str]],
@@ -273,7 +275,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """The translations of each sentence, best first."""
         found: dict[int, list[Translation]] = {}
-        for number, batch in enumerate(batches_of([len(job.source.ids) for job in jobs], batch_tokens)):
+        lengths = [len(job.source.ids) for job in jobs]
+        for number, batch in enumerate(batches_of(lengths, batch_tokens, search.sentences)):
             sources, prefixes = [jobs[i].source.ids for i in batch], [jobs[i].prefix for i in batch]
             rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban)
             for i, row in zip(batch, rows, strict=True):
@@ -478,13 +481,17 @@ def _by_line(jobs: list[_Job]) -> dict[int, list[int]]:
     return grouped
 
 
-def batches_of(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Indices of lines in batches of similar lengths, the longest first (memory runs out at once or never)."""
+def batches_of(lengths: Sequence[int], tokens: int, lines: int | None = None) -> list[list[int]]:
+    """Indices of lines in batches of similar lengths, the longest first (memory runs out at once or never).
+
+    A batch has at most so many ``tokens``, padding included, and so many ``lines``.
+    """
     if tokens < 1:
         raise ValueError(f"batch_tokens: expected at least 1, got {tokens}")
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batches and (lengths[batches[-1][0]] + 1) * (len(batches[-1]) + 1) <= tokens:
+        room = batches and (lengths[batches[-1][0]] + 1) * (len(batches[-1]) + 1) <= tokens
+        if room and len(batches[-1]) != lines:
             batches[-1].append(i)
         else:
             batches.append([i])

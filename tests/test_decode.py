@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode import Hypothesis, Limits, beam, greedy, sample, score
+from regard.decode import Hypothesis, Limits, NoProbabilities, beam, greedy, sample, score
 from regard.decode._beam import _top
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 
@@ -407,3 +407,68 @@ def test_a_model_in_training_decodes_without_dropout_and_goes_on_training() -> N
     model.train()
     first, second = (greedy(model, encoded)[0] for _ in range(2))
     assert model.training and torch.equal(first.log_probs, second.log_probs)
+
+
+# --- it ends ---
+
+
+class Broken(Toy):
+    """From token ``t`` on, the logits of sentences of this length are all ``value``."""
+
+    def __init__(self, value: float, t: int, sentence: int = 4) -> None:
+        super().__init__(8)
+        self.value, self.t, self.broken = value, t, sentence
+
+    def features(self, history: Tensor, sentences: Tensor) -> Tensor:
+        good = super().features(history, sentences)
+        if history.shape[1] <= self.t:
+            return good
+        return good.masked_fill((sentences == self.broken)[:, None], math.nan)
+
+    def logits(self, features: Tensor) -> Tensor:
+        found = super().logits(features.nan_to_num())
+        return found.masked_fill(features.isnan().any(-1, keepdim=True), self.value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("t", [0, 2])
+@every_search
+def test_a_model_without_probabilities_is_refused(search, t: int, value: float) -> None:
+    limits = Limits(minimum=4, maximum=10**9)  # as good as none
+    with pytest.raises(NoProbabilities, match="the model gives no probabilities"):
+        search(Broken(value, t), memory(3, 4, 5), limits=limits)
+    assert all(search(Broken(value, t), memory(3, 5), limits=Limits(maximum=9)))  # of the others it does
+    with pytest.raises(NoProbabilities):
+        score(Broken(value, 0), memory(4), torch.tensor([[3, 4, EOS]]))
+
+
+@every_search
+def test_what_may_not_come_at_all_is_an_error_too(search) -> None:
+    class Never(Toy):
+        """It never ends: the end symbol has no probability, also where nothing else may come."""
+
+        def logits(self, features: Tensor) -> Tensor:
+            found = super().logits(features)
+            found[..., EOS] = -math.inf
+            return found
+
+    with pytest.raises(NoProbabilities):
+        search(Never(8), memory(3), limits=Limits(maximum=5))
+
+
+@every_search
+def test_every_search_has_a_last_step(search) -> None:
+    class Endless(Toy):
+        """It wants to go on for ever."""
+
+        def logits(self, features: Tensor) -> Tensor:
+            found = super().logits(features)
+            found[..., EOS] = -1e4
+            return found
+
+        def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+            assert state.history.shape[1] <= 30, "one step too many"
+            return super().step(tokens, state)
+
+    found = search(Endless(8), memory(2, 3), limits=Limits(maximum=30))
+    assert {len(h.tokens) for row in found for h in row} == {31}

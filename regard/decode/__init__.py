@@ -4,9 +4,22 @@ A hypothesis ends with the end symbol, which counts in its score and its length.
 """
 
 from regard.decode._beam import beam
-from regard.decode._common import Hypothesis, Limits, Model, State, score
+from regard.decode._common import Hypothesis, Limits, Model, NoProbabilities, State, named, score
 from regard.decode._repeat import NoRepeat
 from regard.decode._walk import greedy, sample
 from regard.decode._words import KnownWords
 
-__all__ = ["Hypothesis", "KnownWords", "Limits", "Model", "NoRepeat", "State", "beam", "greedy", "sample", "score"]
+__all__ = [
+    "Hypothesis",
+    "KnownWords",
+    "Limits",
+    "Model",
+    "NoProbabilities",
+    "NoRepeat",
+    "State",
+    "beam",
+    "greedy",
+    "named",
+    "sample",
+    "score",
+]

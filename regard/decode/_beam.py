@@ -19,6 +19,7 @@ from regard.decode._common import (
     Rules,
     evaluating,
     next_log_probs,
+    refuse,
     spread,
     with_attention,
 )
@@ -78,9 +79,11 @@ class _Beam:
     def run(self) -> list[list[Hypothesis]]:
         state = self.model.start(self.memory, self.k)
         tokens = torch.full((self.memory.size * self.k,), self.model.bos_id, device=self.open.device)
-        while len(self.open):
+        for t in range(self.rules.last + 1):
+            if not len(self.open):
+                break
             log_p, state = next_log_probs(self.model, tokens, state)
-            log_p = self.rules.apply(log_p.unflatten(0, (-1, self.k)), len(self.written))
+            log_p = self.rules.apply(log_p.unflatten(0, (-1, self.k)), t)
             tokens, parents = self._extend(log_p)
             left = self._left()
             if left is not None:
@@ -95,6 +98,7 @@ class _Beam:
         """Choose the next k hypotheses of each sentence among all continuations, and note those that end."""
         k, t = self.k, len(self.written)
         value, token = _top(log_p, min(2 * k, log_p.shape[-1]))  # [n, k, m]
+        value = self._live(value)
         sums, at = (self.sums.to(value.dtype)[..., None] + value).flatten(1).topk(min(2 * k, k * value.shape[-1]), -1)
         parent, token, value = at // value.shape[-1], token.flatten(1).gather(1, at), value.flatten(1).gather(1, at)
         ends = token == self.rules.eos
@@ -108,6 +112,14 @@ class _Beam:
         self.values.append(spread(value, self.open, size, 0.0))
         self.parents.append(spread(parent, self.open, size, 0))
         return token, parent
+
+    def _live(self, value: Tensor) -> Tensor:
+        """Refuses NaN, which is the largest of its row, but for hypotheses that are dead: of those nothing goes on."""
+        odd = value[..., 0].isnan()
+        if not odd.any():
+            return value
+        refuse(odd & (self.sums > -math.inf))
+        return value.masked_fill(odd[..., None], -math.inf)
 
     def _end(self, sums: Tensor, parent: Tensor, value: Tensor, t: int) -> None:
         """Merge hypotheses whose token t is the end symbol (−inf: none) into the k best ended ones."""
@@ -163,6 +175,7 @@ class _Beam:
             tokens[..., t] = torch.where(inside, written[t].gather(1, at), tokens[..., t])
             log_p[..., t] = torch.where(inside, values[t].gather(1, at), log_p[..., t])
             at = torch.where(inside, parents[t].gather(1, at), at)
+        refuse(ended[:, 0] == -math.inf)  # nothing has ended: not even the end symbol could come
         scores, lengths = ended.tolist(), (step + 1).tolist()
         return [
             [

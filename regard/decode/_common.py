@@ -6,16 +6,20 @@ Shapes: N sentences (n still open), k beams, V vocabulary, t tokens so far; row 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.decode._words import KnownWords
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class State(Protocol):
@@ -92,6 +96,30 @@ class Hypothesis:
     attention: Tensor | None = None
 
 
+class NoProbabilities(ValueError):
+    """What a model gives is no distribution: NaN, or 0 for every token that may come."""
+
+    def __init__(self, name: str = "the model") -> None:
+        super().__init__(
+            f"{name} gives no probabilities (NaN, or 0 for all that may come): its weights are damaged, or its numbers "
+            "overflow"
+        )
+
+
+def named(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of something that has a model and a ``name``: it says which model gives no probabilities."""
+
+    @wraps(method)
+    def found(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return method(*args, **options)
+        except NoProbabilities as error:
+            owner: Any = args[0]
+            raise NoProbabilities(f"the model {owner.name}") from error
+
+    return found
+
+
 @torch.no_grad()
 def score(model: Model, memory: Any, targets: Tensor, *, attention: bool = False) -> list[Hypothesis]:
     """Forced decoding: log-probabilities of given outputs, [N, T] tokens ending with the end symbol, then padding."""
@@ -108,6 +136,7 @@ class Rules:
 
     longest: Tensor  # [n]
     lowest: int  # at most the smallest of them
+    last: int  # at least the largest: the step at which every search ends
     shortest: int
     prefix: Tensor | None  # [n, P]
     banned: Tensor
@@ -140,10 +169,11 @@ class Rules:
         if model.eos_id in ban:
             raise ValueError(f"the end symbol, {model.eos_id}, cannot be banned")
         banned = torch.tensor(sorted({model.pad_id, model.bos_id, *ban} - {model.eos_id}), device=longest.device)
-        lowest = min(longest.tolist(), default=0)
+        steps = longest.tolist()
         if words is not None:
             words.start(beams)
-        return cls(longest, lowest, limits.minimum, prefix, banned, model.eos_id, model.pad_id, words)
+        bounds = min(steps, default=0), max(steps, default=0)
+        return cls(longest, *bounds, limits.minimum, prefix, banned, model.eos_id, model.pad_id, words)
 
     def keep(self, sentences: Tensor) -> Rules:
         prefix = None if self.prefix is None else self.prefix[sentences]
@@ -180,6 +210,12 @@ def next_log_probs(model: Model, tokens: Tensor, state: Any) -> tuple[Tensor, An
     """Log-probabilities of the next token, [n · k, V], in float32 at least."""
     logits, state = model.step(tokens, state)
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), state
+
+
+def refuse(bad: Tensor) -> None:
+    """Raises where one of these is true: a hypothesis that goes on, and whose next token has no probabilities."""
+    if bad.any():
+        raise NoProbabilities
 
 
 def rows_of(sentences: Tensor, k: int) -> Tensor:
@@ -219,6 +255,7 @@ def _score(model: Model, memory: Any, targets: Tensor, attention: bool) -> list[
     logits = model.logits(features)
     log_p = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     log_p = log_p.gather(-1, targets[..., None])[..., 0].cpu()
+    refuse(log_p.isnan() & (targets != model.pad_id).cpu())
     tokens, lengths = targets.cpu(), (targets != model.pad_id).sum(-1).tolist()
     sources = memory.lengths.tolist()
     return [

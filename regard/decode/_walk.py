@@ -19,6 +19,7 @@ from regard.decode._common import (
     Rules,
     evaluating,
     next_log_probs,
+    refuse,
     rows_of,
     spread,
     with_attention,
@@ -101,9 +102,12 @@ def _walk(
     ended = torch.zeros(memory.size, k, dtype=torch.bool, device=device)
     written: list[Tensor] = []
     values: list[Tensor] = []
-    while len(open_):
+    for t in range(rules.last + 1):
+        if not len(open_):
+            break
         log_p, state = next_log_probs(model, tokens.flatten(), state)
-        log_p = rules.apply(log_p.unflatten(0, (-1, k)), len(written))
+        log_p = rules.apply(log_p.unflatten(0, (-1, k)), t)
+        refuse(~(log_p.amax(-1) > -math.inf) & ~ended)  # NaN is the largest
         flat = log_p.flatten(0, 1)
         drawn = pick(flat, open_)
         got = flat.gather(-1, drawn[:, None]).view(-1, k)

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from regard.decode import NoProbabilities
 from regard.explorer import api
 from regard.explorer.answers import Unable
 from regard.explorer.batching import Busy, Closing, Late
@@ -117,6 +118,9 @@ def refused(error: Exception) -> Response:
         return to_json({"error": str(error)}, 503, {"retry-after": "5", "connection": "close"})
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # nobody reads it
+    if isinstance(error, NoProbabilities):
+        logger.error("%s", error)
+        return to_json({"error": str(error)}, 500)
     logger.error("a request failed", exc_info=error)
     return to_json({"error": "something went wrong in the service; its log tells more"}, 500)
 

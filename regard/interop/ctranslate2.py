@@ -6,6 +6,7 @@ use it as a translator (tokenizer.json, config.toml with a table [ctranslate2]).
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.decode import NoProbabilities
 from regard.engine import Found, Rows
 from regard.folder import Loaded, read_config, write_config
 from regard.folder import open as open_folder
@@ -403,6 +405,8 @@ class CTranslate2Engine:
         target = [self._tokens(row) for row in targets]
         weights = self._attention(source, target) if attention else [None] * len(source)
         scores = [sum(r.log_probs) for r in self._run.score_batch(source, target, max_input_length=0)]
+        if any(map(math.isnan, scores)):
+            raise NoProbabilities
         return [
             Found([*row, EOS], score, score, shown) for row, score, shown in zip(targets, scores, weights, strict=True)
         ]
@@ -428,6 +432,8 @@ class CTranslate2Engine:
 
     def _found(self, result: Any, most: int, alpha: float) -> list[Found]:
         rows = [[self._ids[name] for name in names] for names in result.hypotheses]
+        if any(math.isnan(score) for score in result.scores):
+            raise NoProbabilities
         return [
             Found(row if len(row) <= most + (row[-1:] == [EOS]) else row[:most], score, score * len(row) ** alpha)
             for row, score in zip(rows, result.scores, strict=True)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
+from regard.kinds import check_fields
 from regard.train.schedule import SCHEDULES, learning_rate
 
 T = TypeVar("T", bound="Table")
-_EITHER = (Union, UnionType)
-_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-
-
-def _is(value: object, kind: type) -> bool:
-    """A whole number is a number too, and true is none."""
-    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
 
 
 class Mismatch(ValueError):
@@ -38,20 +31,10 @@ class Table:
             )
         try:
             made = cls(**table)
-            made._check_kinds()
+            check_fields(made)
             return made
         except (TypeError, ValueError) as error:
             raise ValueError(f"[{name or cls.__name__}]: {error}") from error
-
-    def _check_kinds(self) -> None:
-        """Is each value of the kind that its field is declared as? What is declared as more than that is not asked."""
-        for name, hint in get_type_hints(type(self)).items():
-            value, kinds = getattr(self, name, None), get_args(hint) if get_origin(hint) in _EITHER else (hint,)
-            if not {*kinds} <= {*_KINDS, type(None)} or (value is None and type(None) in kinds):
-                continue
-            if not any(_is(value, kind) for kind in kinds):
-                expected = " or ".join(_KINDS[kind] for kind in kinds if kind in _KINDS)
-                raise ValueError(f"{name} must be {expected}, got {value!r}")
 
     def to_table(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
