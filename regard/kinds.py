@@ -19,12 +19,13 @@ _KINDS: dict[type, str] = {
 
 def check_fields(made: Any) -> None:
     """Those of a dataclass. What is declared as more than ``_KINDS`` has is not asked."""
-    hints = _hints(type(made))
+    cls: Any = type(made)
+    hints = _hints(cls)
     check({name: getattr(made, name, None) for name in hints}, hints)
 
 
 @cache
-def _hints(made: type) -> dict[str, Any]:
+def _hints(made: Any) -> dict[str, Any]:
     return get_type_hints(made)
 
 

@@ -30,7 +30,7 @@ def summarize(
     beam: Beam = SummarySearch.beam,
     length: Annotated[int | None, typer.Option(min=1, help="Words that a summary should have, about.")] = None,
     min_length: Annotated[int, typer.Option(min=0, help="Subwords at least.")] = SummarySearch.min_length,
-    max_length: Annotated[int, typer.Option(min=1, help="Subwords at most.")] = SummarySearch.max_length,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Subwords at most.")] = SummarySearch.max_length,
     length_penalty: Annotated[
         float, typer.Option(help="α of Σ log p / lengthᵅ: more is longer.")
     ] = SummarySearch.length_penalty,
@@ -57,7 +57,7 @@ def summarize(
     A document that is empty, binary or not UTF-8 is reported on stderr and gives an empty line. One that is longer than
     all that the model was trained on is read whole, with a note; nothing is cut off.
     """
-    if max_length < min_length:
+    if max_length is not None and max_length < min_length:
         raise ValueError(f"--max-length {max_length} is less than --min-length {min_length}")
     can_draw(plot)
     documents = documents_given(text, input, by_line, key)
