@@ -8,11 +8,24 @@ import torch
 from torch import Tensor
 
 from regard.arguments import autocast, check_number, check_tensors, flat, offset_of, seed_of, shape_of, sink_of
+from regard.kernels import _autocast
 from regard.kernels import _guard as guard
 from regard.mask import Mask, Shape, as_mask, bind, broadcast_pairs
 from regard.plan import BACKENDS, Choice, choose
 from regard.score import PerHead, Score
-from regard.terms import BiasTerm, DotTerm, Keys, KeyTerm, Problem, TanhTerm, Term, Terms, join, may_need_gradient
+from regard.terms import (
+    BiasTerm,
+    DotTerm,
+    FormulaTerm,
+    Keys,
+    KeyTerm,
+    Problem,
+    TanhTerm,
+    Term,
+    Terms,
+    join,
+    may_need_gradient,
+)
 
 
 @dataclass(frozen=True)
@@ -149,6 +162,10 @@ def _join_terms(
     for term in terms.terms:
         _check_joined(term, kv_heads)
         bias = bias or isinstance(term, BiasTerm)
+    if terms.formulas and _autocast.is_on(q.device):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        under = (replace(t, autocast=dtype) if isinstance(t, FormulaTerm) else t for t in terms.terms)
+        terms = replace(terms, terms=tuple(under))
     if not bias:
         return terms
     return replace(

@@ -71,9 +71,10 @@ class BiasTerm:
 
 @dataclass(frozen=True)
 class KeyTerm:
-    """One number per key."""
+    """One number per key, times a number until joined (one per head in a tensor, [H|1])."""
 
     c: Tensor | None = None  # [B, K, S, 1], None until joined
+    scale: float | Tensor = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ class FormulaTerm:
 
     @property
     def name(self) -> str:
-        return type(self.formula).__name__
+        formula = self.formula
+        while isinstance(formula, _Times):
+            formula = formula.formula
+        return type(formula).__name__
 
 
 PairTerm = DotTerm | TanhTerm
@@ -176,7 +180,7 @@ def join(queries: Queries, keys: Keys) -> Terms:
         elif isinstance(term, TanhTerm):
             terms.append(replace(term, b=tensors.pop(0), exponential=keys.exponential))
         elif isinstance(term, KeyTerm):
-            terms.append(KeyTerm(tensors.pop(0)))
+            terms.append(_key_term(tensors.pop(0), term.scale))
         elif isinstance(term, FormulaTerm):
             terms.append(replace(term, k=tensors.pop(0)))
         else:
@@ -187,6 +191,46 @@ def join(queries: Queries, keys: Keys) -> Terms:
             "were they made by another score?"
         )
     return Terms(tuple(terms), queries.cap, queries.values)
+
+
+def _key_term(c: Tensor, scale: float | Tensor) -> Term:
+    """scale · c: with a scale of its own for each query head, of which several may share a key, a bias per key."""
+    if not isinstance(scale, Tensor):
+        return KeyTerm(c if scale == 1 else c * scale)
+    scale = scale.to(c.dtype)[:, None, None]
+    if len(scale) in (1, c.shape[1]):
+        return KeyTerm(c * scale)
+    return BiasTerm((c.repeat_interleave(len(scale) // c.shape[1], 1) * scale).mT)
+
+
+def scaled(term: Term, factor: float | Tensor) -> Term:
+    """factor · term of a query half; a tensor holds one factor per head, [H|1]."""
+
+    def times(x: Tensor, dims: int) -> Tensor:
+        return x * (factor.to(x.dtype).reshape(-1, *(1,) * dims) if isinstance(factor, Tensor) else factor)
+
+    if isinstance(term, (DotTerm, KeyTerm)):
+        scale = factor if not isinstance(term.scale, Tensor) and term.scale == 1 else term.scale * factor
+        return replace(term, scale=scale)
+    if isinstance(term, TanhTerm):
+        return replace(term, w=times(term.w, 1))
+    if isinstance(term, OffsetTerm):
+        return OffsetTerm(times(term.table, 2), None if term.slope is None else times(term.slope, 0))
+    if isinstance(term, BiasTerm):
+        return BiasTerm(times(term.bias, 2))
+    return replace(term, formula=_Times(term.formula, factor))
+
+
+@dataclass(frozen=True)
+class _Times:
+    """factor · formula."""
+
+    formula: Callable[[Tensor, Tensor, int | Tensor], Tensor]
+    factor: float | Tensor
+
+    def __call__(self, q: Tensor, k: Tensor, offset: int | Tensor) -> Tensor:
+        e = self.formula(q, k, offset)
+        return e * (self.factor.to(e.dtype)[:, None, None] if isinstance(self.factor, Tensor) else self.factor)
 
 
 def plain(terms: Terms) -> Terms:

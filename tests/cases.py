@@ -19,8 +19,10 @@ from regard.score import (
     Key,
     Location,
     PerHead,
+    QKNorm,
     Relative,
     Rotary,
+    Scale,
     Softcap,
     T5Bias,
 )
@@ -105,6 +107,13 @@ SCORES = {
         + Key(s.dim)
         + _bias(s, s.queries, 1)
     ),
+    "scaled": lambda s: 2 * Dot() - Location(s.dim, 2) / 3,
+    "scaled_heads": lambda s: (
+        Scale(Dot() + Additive(s.dim, s.dim, 3) + T5Bias(s.heads, 4, 4) + Key(s.dim, **s.sets), heads=s.heads)
+        + Scale(_bias(s) + ALiBi(s.heads), 0.5, heads=1)
+    ),
+    "scaled_cap": lambda s: -1.5 * (Softcap(2 * Dot(), 1.5) + ALiBi(s.heads)) + 3 * Key(s.dim),
+    "qk_norm": lambda s: QKNorm(Rotary(5 * Dot())) + QKNorm(Additive(s.dim, s.dim, 3), "rms", dim=s.dim),
     "relative_t5": lambda s: Relative(s.dim, 2, values=True, value_dim=s.value_dim) + T5Bias(s.heads, 4, 4),
     "per_head": _per_head,
 }

@@ -195,6 +195,21 @@ def per_head(score, x):
     raise AssertionError("more heads than the groups have")
 
 
+def scale(score, x):
+    factors = [score.factor] if score.weight is None else array(score.weight)
+    return factors[x.h if len(factors) > 1 else 0] * one_head(score.inner, x)
+
+
+def qk_norm(score, x):
+    def norm(rows, gain):
+        if score.kind == "l2":
+            return np.array([row / max(math.sqrt(sum(row * row)), score.eps) for row in rows])
+        unit = np.array([row / math.sqrt(sum(row * row) / len(row) + score.eps) for row in rows])
+        return unit if gain is None else unit * array(gain)
+
+    return one_head(score.inner, replace(x, q=norm(x.q, score.query_gain), k=norm(x.k, score.key_gain)))
+
+
 FORMULAS = {
     "Dot": dot,
     "Additive": additive,
@@ -211,6 +226,8 @@ FORMULAS = {
     "Softcap": softcap,
     "Sum": total,
     "PerHead": per_head,
+    "Scale": scale,
+    "QKNorm": qk_norm,
 }
 
 

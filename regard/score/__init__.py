@@ -16,6 +16,7 @@ from regard.score.combine import PerHead, Softcap, Sum
 from regard.score.pairs import Additive, Bilinear, Cosine, Dot, General
 from regard.score.positions import ALiBi, Location, Relative, T5Bias
 from regard.score.rotary import Rotary
+from regard.score.scale import QKNorm, Scale
 
 __all__ = [
     "ALiBi",
@@ -28,8 +29,10 @@ __all__ = [
     "Key",
     "Location",
     "PerHead",
+    "QKNorm",
     "Relative",
     "Rotary",
+    "Scale",
     "Score",
     "Softcap",
     "Sum",

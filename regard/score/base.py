@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from regard.kernels import _autocast
 from regard.terms import FormulaTerm, Keys, Queries
 
 if TYPE_CHECKING:
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Score(nn.Module):
-    """What all scores share. Scores add: ``Dot() + ALiBi(heads=8)``.
+    """What all scores share. Scores add and scale: ``2 * Dot() + ALiBi(heads=8)``, ``sum([...])``, ``-score``.
 
     A score of one's own needs ``forward`` alone, the dense formula: it is asked for some queries at a time,
     so memory stays O(n). Row i of E may depend on query i, on its position
@@ -32,6 +30,9 @@ class Score(nn.Module):
     dot_shaped = False  # E is a dot product of something of the query and something of the key
     pair_shaped = False  # E is made of pair terms only
     positional = True  # E depends on where queries and keys stand, not on their vectors alone
+    pairs = False  # it has pair terms, whatever else it has
+    capped = False  # its pair terms are capped
+    value_table = False  # it brings a term for the context
     key_tensors = 1  # how many tensors the key half holds
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
@@ -42,8 +43,7 @@ class Score(nn.Module):
         )
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        dtype = torch.get_autocast_dtype(q.device.type) if _autocast.is_on(q.device) else None
-        return Queries((FormulaTerm(self, q, offset, dtype),))
+        return Queries((FormulaTerm(self, q, offset),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys((k,))
@@ -61,3 +61,25 @@ class Score(nn.Module):
         from regard.score.combine import Sum  # which is made from this class
 
         return Sum(self, other)
+
+    def __radd__(self, other: object) -> Score:
+        """``sum([a, b])`` starts at 0."""
+        return self if type(other) is int and other == 0 else NotImplemented
+
+    def __sub__(self, other: Score) -> Sum:
+        return self + -other if isinstance(other, Score) else NotImplemented
+
+    def __mul__(self, factor: float) -> Score:
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+            return NotImplemented
+        from regard.score.scale import Scale
+
+        return Scale(self, factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Score:
+        return self * (1 / divisor) if isinstance(divisor, (int, float)) else NotImplemented
+
+    def __neg__(self) -> Score:
+        return self * -1

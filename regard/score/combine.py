@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from regard.score._checks import check_finite, check_positive
 from regard.score.base import Score
-from regard.score.positions import Relative
-from regard.terms import Keys, Queries, Term
+from regard.terms import FormulaTerm, Keys, Queries, Term
 
 
 class Softcap(Score):
@@ -18,6 +17,8 @@ class Softcap(Score):
 
     It wraps scores made of pair terms; position terms and biases are added outside.
     """
+
+    pairs = capped = True
 
     def __init__(self, inner: Score, cap: float) -> None:
         super().__init__()
@@ -35,7 +36,13 @@ class Softcap(Score):
         return self.cap * torch.tanh(self.inner(q, k, offset) / self.cap)
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        return Queries(self.inner.queries(q, offset).terms, cap=self.cap)
+        terms = self.inner.queries(q, offset).terms
+        for term in terms:
+            if isinstance(term, FormulaTerm):
+                raise ValueError(
+                    f"Softcap cannot wrap {term.name}, which is a formula alone; cap it in its own forward"
+                )
+        return Queries(terms, cap=self.cap)
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return self.inner.keys(k, start)
@@ -71,14 +78,14 @@ class Sum(Score):
                 "a PerHead cannot be added to; add inside its groups, as in PerHead((4, Dot() + Key(64)), ...)"
             )
         self.parts = nn.ModuleList(flat)
-        capped = [p for p in flat if isinstance(p, Softcap)]
-        pairs = [p for p in flat if _has_pairs(p)]
+        capped = [p for p in flat if p.capped]
+        pairs = [p for p in flat if p.pairs or p.pair_shaped]
         if capped and len(pairs) > 1:
             raise ValueError(
                 "a sum takes one Softcap, with every pair term inside it: "
                 "Softcap(Dot() + Additive(...), 50.0) + ALiBi(...)"
             )
-        if sum(_value_table(p) for p in flat) > 1:
+        if sum(p.value_table for p in flat) > 1:
             raise ValueError("a sum takes at most one Relative(values=True)")
 
     @property
@@ -88,6 +95,18 @@ class Sum(Score):
     @property
     def pair_shaped(self) -> bool:  # type: ignore[override]
         return all(p.pair_shaped for p in self._scores())
+
+    @property
+    def pairs(self) -> bool:  # type: ignore[override]
+        return any(p.pairs or p.pair_shaped for p in self._scores())
+
+    @property
+    def capped(self) -> bool:  # type: ignore[override]
+        return any(p.capped for p in self._scores())
+
+    @property
+    def value_table(self) -> bool:  # type: ignore[override]
+        return any(p.value_table for p in self._scores())
 
     @property
     def positional(self) -> bool:  # type: ignore[override]
@@ -125,14 +144,6 @@ class Sum(Score):
             part.check(heads, query_dim, kv_heads, key_dim)
 
 
-def _has_pairs(score: Score) -> bool:
-    return score.pair_shaped or isinstance(score, (Softcap, Relative))
-
-
-def _value_table(score: Score) -> bool:
-    return isinstance(score, Relative) and score.rv is not None
-
-
 class PerHead(Score):
     """A different score for each group of heads, in order.
 
@@ -151,6 +162,13 @@ class PerHead(Score):
                 raise ValueError("PerHead: a group cannot be a PerHead itself")
         self.counts = check_positive("PerHead", **{f"group_{i}": n for i, (n, _) in enumerate(groups)})
         self.scores = nn.ModuleList(score for _, score in groups)
+
+    def __mul__(self, factor: float) -> Score:
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+            return NotImplemented
+        return PerHead(*[(end - first, score * factor) for first, end, score in self.groups()])
+
+    __rmul__ = __mul__
 
     @property
     def heads(self) -> int:

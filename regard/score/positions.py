@@ -77,6 +77,8 @@ class Relative(Score):
     With ``values=True`` the context also gets Σ_j α_ij r'_clip(j−i); ``value_dim`` defaults to ``dim``.
     """
 
+    pairs = True
+
     def __init__(
         self,
         dim: int,
@@ -113,6 +115,10 @@ class Relative(Score):
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys((k,))
+
+    @property
+    def value_table(self) -> bool:  # type: ignore[override]
+        return self.rv is not None
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         check_fit("Relative", "query", self.r, heads, query_dim)
