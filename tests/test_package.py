@@ -108,7 +108,10 @@ def test_public_names():
         "Dot",
         "General",
         "Key",
+        "LinearScaling",
+        "Llama3Scaling",
         "Location",
+        "NTKScaling",
         "PerHead",
         "QKNorm",
         "Relative",
@@ -118,6 +121,7 @@ def test_public_names():
         "Softcap",
         "Sum",
         "T5Bias",
+        "YaRNScaling",
     ]
     assert regard.mask.__all__ == [
         "And",

@@ -17,6 +17,7 @@ from regard.score.pairs import Additive, Bilinear, Cosine, Dot, General
 from regard.score.positions import ALiBi, Location, Relative, T5Bias
 from regard.score.rotary import Rotary
 from regard.score.scale import QKNorm, Scale
+from regard.score.scaling import LinearScaling, Llama3Scaling, NTKScaling, YaRNScaling
 
 __all__ = [
     "ALiBi",
@@ -27,7 +28,10 @@ __all__ = [
     "Dot",
     "General",
     "Key",
+    "LinearScaling",
+    "Llama3Scaling",
     "Location",
+    "NTKScaling",
     "PerHead",
     "QKNorm",
     "Relative",
@@ -37,4 +41,5 @@ __all__ = [
     "Softcap",
     "Sum",
     "T5Bias",
+    "YaRNScaling",
 ]

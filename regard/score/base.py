@@ -46,6 +46,11 @@ class Score(nn.Module):
         return Queries((FormulaTerm(self, q, offset),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
+        if isinstance(start, Tensor) and start.ndim > 1:
+            raise ValueError(
+                f"{type(self).__name__} is a formula of `offset`, with key j at position j: keys at other positions "
+                "need a score with queries() and keys() of its own"
+            )
         return Keys((k,))
 
     def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
