@@ -18,6 +18,7 @@ from regard.kernels import reference, sdpa
 from regard.kernels.reference import Steps
 from regard.lower import Call, lower
 from regard.mask import Causal, Mask
+from regard.places import Positions
 from regard.plan import Plan, is_plain
 from regard.score import Dot, Score
 from regard.terms import Keys, Problem, one_head, plain
@@ -60,6 +61,7 @@ def attend(
     score: Score = ...,
     mask: Mask | Tensor | None = ...,
     offset: int | Tensor = ...,
+    positions: Positions | None = ...,
     dropout: float = ...,
     seed: int | Tensor | None = ...,
     sink: float | Tensor | None = ...,
@@ -77,6 +79,7 @@ def attend(
     score: Score = ...,
     mask: Mask | Tensor | None = ...,
     offset: int | Tensor = ...,
+    positions: Positions | None = ...,
     dropout: float = ...,
     seed: int | Tensor | None = ...,
     sink: float | Tensor | None = ...,
@@ -93,6 +96,7 @@ def attend(
     score: Score = _DOT,
     mask: Mask | Tensor | None = None,
     offset: int | Tensor = 0,
+    positions: Positions | None = None,
     dropout: float = 0.0,
     seed: int | Tensor | None = None,
     sink: float | Tensor | None = None,
@@ -107,6 +111,8 @@ def attend(
         score: how a query aligns with a key, see :mod:`regard.score`.
         mask: what a query may see, see :mod:`regard.mask`; a bool tensor (True = may attend) works too.
         offset: position of the first query (key j is at position j); an int, or one per batch item.
+        positions: whole numbers in the place of these, [L] or [..., L]: one tensor for queries and keys alike, or a
+            pair (of queries, of keys), None for a side that stands at its own index.
         dropout: probability of dropping a weight; which ones depends on (seed, batch, head, i, j) alone.
         seed: None draws one from PyTorch's generator.
         sink: logit of an extra key of value zero, a number or one per head, [heads].
@@ -125,11 +131,11 @@ def attend(
     observer = None if torch.compiler.is_compiling() else OBSERVER.get()
     out, call = None, None
     if backend == "auto" and sink is None and not return_logsumexp and type(dropout) in (float, int) and not dropout:
-        out = _plain_dot(q, k, v, score, mask, offset)
+        out = None if positions is not None else _plain_dot(q, k, v, score, mask, offset)
         if out is not None and observer is None:
             return out
     if out is None or observer is not None:
-        call = lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend)
+        call = lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend, positions)
     results: list[tuple[Tensor, Tensor | None]] = []
     if out is None:
         assert call is not None
@@ -151,6 +157,7 @@ def steps(
     score: Score = _DOT,
     mask: Mask | Tensor | None = None,
     offset: int | Tensor = 0,
+    positions: Positions | None = None,
     sink: float | Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Steps:
@@ -163,7 +170,7 @@ def steps(
     >>> round(s.similarity.item(), 4), round(s.scaled.item(), 4), s.weights.item()
     (0.1, 0.0707, 1.0)
     """
-    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference")
+    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference", positions)
     return _steps(call, rows)
 
 
@@ -175,13 +182,14 @@ def attend_densely(
     score: Score = _DOT,
     mask: Mask | Tensor | None = None,
     offset: int | Tensor = 0,
+    positions: Positions | None = None,
 ) -> Steps:
     """``attend`` for a model that needs its own weights, as a recurrent decoder may: all its steps, dense.
 
     The numbers are those of :func:`steps`, which only looks; this is the model's attention itself, and
     :func:`regard.record` sees it.
     """
-    call = lower(q, k, v, score, mask, offset, 0.0, None, None, True, "reference")
+    call = lower(q, k, v, score, mask, offset, 0.0, None, None, True, "reference", positions)
     shown = _steps(call, None)
     observer = None if torch.compiler.is_compiling() else OBSERVER.get()
     if observer is None:
@@ -198,13 +206,14 @@ def log_weights(
     score: Score = _DOT,
     mask: Mask | Tensor | None = None,
     offset: int | Tensor = 0,
+    positions: Positions | None = None,
     sink: float | Tensor | None = None,
 ) -> Tensor:
     """log α of one head, dense, [..., L, S], −inf where it may not look: for losses that attention itself is to learn.
 
     The other heads are not computed. ``head`` counts query heads from 0.
     """
-    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, False, "reference")
+    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, False, "reference", positions)
     of = [p for p in call.problems if p.first_head <= head < p.first_head + p.heads]
     if not of:
         raise ValueError(f"head: expected one of {q.shape[-3]}, counted from 0, got {head}")
@@ -220,6 +229,7 @@ def plan(
     score: Score = _DOT,
     mask: Mask | Tensor | None = None,
     offset: int | Tensor = 0,
+    positions: Positions | None = None,
     dropout: float = 0.0,
     seed: int | Tensor | None = None,
     sink: float | Tensor | None = None,
@@ -227,7 +237,7 @@ def plan(
     backend: str = "auto",
 ) -> Plan:
     """What ``attend`` would do with the same arguments, and why. Print it."""
-    return Plan(lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend).choices)
+    return Plan(lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend, positions).choices)
 
 
 def _steps(call: Call, rows: Tensor | None) -> Steps:
@@ -245,10 +255,11 @@ def lowered(
     score: Score = _DOT,
     mask: Mask | Tensor | None = None,
     offset: int | Tensor = 0,
+    positions: Positions | None = None,
     sink: float | Tensor | None = None,
 ) -> Seen:
     """The call as an observer would see it; nothing is run."""
-    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference")
+    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference", positions)
     return Seen(q, k, v, score, call.problems, call.batch)
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.arguments import autocast, check_number, check_tensors, flat, offset_of, seed_of, shape_of, sink_of
+from regard.arguments import autocast, check_number, check_tensors, flat, seed_of, shape_of, sink_of
 from regard.kernels import _autocast
 from regard.kernels import _guard as guard
 from regard.mask import Mask, Shape, as_mask, bind, broadcast_pairs
+from regard.places import Places, Positions, places_of
 from regard.plan import BACKENDS, Choice, choose
 from regard.score import PerHead, Score
 from regard.terms import (
@@ -53,6 +54,7 @@ def lower(
     sink: float | Tensor | None,
     need_logsumexp: bool,
     backend: str,
+    positions: Positions | None = None,
 ) -> Call:
     """Turn arguments into problems, or raise before any work is done."""
     if backend not in BACKENDS:
@@ -75,21 +77,22 @@ def lower(
             f"the lowered keys hold {len(key_tensors)} tensors, {type(score).__name__} makes "
             f"{score.key_tensors}; were they made by another score?"
         )
-    offset = offset_of(offset, shape)
-    bound = None if mask is None else bind(as_mask(mask), shape)
+    mask = None if mask is None else as_mask(mask)
+    places = places_of(offset, positions, None if mask is None else mask.packing(), shape, lowered)
+    bound = None if mask is None else bind(mask, replace(shape, key_positions=places.keys))
     q, v, *keys = (flat(x, shape.batch) for x in (q, v, *key_tensors))
     bad_keys, bad_rows = None, None
     if bound is not None and not (isinstance(k, Keys) and k.trusted):
         q, v, keys, bad_keys, bad_rows = guard.take_out(q, v, keys, _places(score, len(keys), kv_heads, lowered))
     keys_or_k = replace(k, tensors=tuple(keys)) if isinstance(k, Keys) else keys[0]
-    terms = Terms(()) if isinstance(score, PerHead) else _join_terms(score, q, keys_or_k, offset, v, kv_heads, shape)
+    terms = Terms(()) if isinstance(score, PerHead) else _join_terms(score, q, keys_or_k, places, v, kv_heads, shape)
     whole = Problem(
         terms,
         v,
         shape.heads,
         shape.queries,
         bound,
-        offset,
+        places.offset,
         None,
         float(dropout),
         seed_of(seed, q.device) if dropout > 0 else None,
@@ -100,8 +103,9 @@ def lower(
         need_logsumexp,
         _learned_biases(terms),
         _learned_offsets(terms),
+        places.keys,
     )
-    problems = _groups(whole, score, q, keys_or_k, shape) if isinstance(score, PerHead) else (whole,)
+    problems = _groups(whole, score, q, keys_or_k, places, shape) if isinstance(score, PerHead) else (whole,)
     return Call(problems, shape.batch, backend)
 
 
@@ -112,7 +116,9 @@ def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slic
     return [heads for _, heads, part in score.slices(kv_heads) for _ in range(part.key_tensors)]
 
 
-def _groups(whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, shape: Shape) -> tuple[Problem, ...]:
+def _groups(
+    whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, places: Places, shape: Shape
+) -> tuple[Problem, ...]:
     """A problem per group of heads."""
     problems = []
     cleaned = whole.bad_keys is not None
@@ -121,7 +127,7 @@ def _groups(whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, shape: 
         keys = parts[i] if parts is not None else _cut(k, kv, cleaned)  # type: ignore[arg-type]
         count, v = heads.stop - heads.start, _cut(whole.v, kv, cleaned)
         some = replace(shape, heads=count)
-        terms = _join_terms(part, _cut(q, heads, cleaned), keys, whole.offset, v, v.shape[1], some)
+        terms = _join_terms(part, _cut(q, heads, cleaned), keys, places, v, v.shape[1], some)
         problems.append(
             replace(
                 whole,
@@ -150,10 +156,11 @@ def _cut(x: Tensor, heads: slice, cleaned: bool) -> Tensor:
 
 
 def _join_terms(
-    score: Score, q: Tensor, k: Tensor | Keys, offset: int | Tensor, v: Tensor, kv_heads: int, shape: Shape
+    score: Score, q: Tensor, k: Tensor | Keys, places: Places, v: Tensor, kv_heads: int, shape: Shape
 ) -> Terms:
     """The lowered score, and checks of what it brought along itself: biases and a value table."""
-    terms = join(score.queries(q, offset), k if isinstance(k, Keys) else score.keys(k))
+    keys = k if isinstance(k, Keys) else score.keys(k, places.key_start)
+    terms = join(score.queries(q, places.query_start), keys)
     if terms.values is not None and terms.values.shape[-1] != v.shape[-1]:
         raise ValueError(
             f"Relative(values=True) was made for value_dim={terms.values.shape[-1]}, got values with {v.shape[-1]} dims"
@@ -162,16 +169,27 @@ def _join_terms(
     for term in terms.terms:
         _check_joined(term, kv_heads)
         bias = bias or isinstance(term, BiasTerm)
-    if terms.formulas and _autocast.is_on(q.device):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        under = (replace(t, autocast=dtype) if isinstance(t, FormulaTerm) else t for t in terms.terms)
-        terms = replace(terms, terms=tuple(under))
+    if terms.formulas:
+        terms = replace(terms, terms=tuple(_formula(t, places, q.device) for t in terms.terms))
     if not bias:
         return terms
     return replace(
         terms,
         terms=tuple(BiasTerm(_pairs(t.bias, v.shape[0], shape)) if isinstance(t, BiasTerm) else t for t in terms.terms),
     )
+
+
+def _formula(term: Term, places: Places, device: torch.device) -> Term:
+    """A formula told where queries stand, in the counting of the keys, and what it is computed under."""
+    if not isinstance(term, FormulaTerm):
+        return term
+    if places.keys is not None and term.positional:
+        raise ValueError(
+            f"{term.name} is known by its formula alone, in which key j stands at j: it takes positions of queries, "
+            "but not of keys (unless it does not look at positions and says so, positional = False)"
+        )
+    under = torch.get_autocast_dtype(device.type) if _autocast.is_on(device) else None
+    return replace(term, offset=places.among_keys, autocast=under)
 
 
 def _learned_biases(terms: Terms) -> bool:

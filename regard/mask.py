@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.packed import Packed
+
 __all__ = ["And", "Causal", "Dense", "Documents", "Function", "Lengths", "Mask", "Not", "Or", "Prefix", "Window"]
 
 Verdict = tuple[Any, Any]  # (empty, full): two bools, or two bool tensors that broadcast to [B, H, tiles, tiles]
@@ -37,6 +39,7 @@ class Shape:
     queries: int
     keys: int
     device: torch.device
+    key_positions: Tensor | None = None  # [B|1, S]; None: key j stands at j
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Mask:
     """
 
     static = False  # depends on positions alone: no tensor need be read
+    reads_positions = True  # depends on where queries and keys stand
     varies = "LS"  # the dims of [B, H, L, S] along which it is not constant
     tensors: tuple[Tensor, ...] = ()
     ints: tuple[int, ...] = ()
@@ -79,12 +83,17 @@ class Mask:
 
     def __init_subclass__(cls) -> None:
         """Who writes another ``visible`` inherits no answers about tiles: they were those of the one before."""
+        if "visible" in vars(cls) and "reads_positions" not in vars(cls):
+            cls.reads_positions = True
         if "visible" in vars(cls) and not {"span", "tiles"} & vars(cls).keys():
             cls.static, cls.varies = False, "BHLS"
             cls.span, cls.tiles = Mask.span, Mask.tiles  # type: ignore[method-assign]
 
     def bind(self, shape: Shape) -> Mask:
-        """Check the mask's tensors against a problem and bring them to canonical shape."""
+        """Check the mask's tensors against a problem and bring them to canonical shape.
+
+        ``shape.key_positions`` are there if keys stand elsewhere than at their index.
+        """
         return self
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
@@ -107,6 +116,10 @@ class Mask:
         """The mask of some of the heads."""
         return self
 
+    def packing(self) -> Packed | None:
+        """The packed documents that give the call its positions, if there are any in it."""
+        return None
+
     def dense(
         self, queries: int, keys: int | None = None, *, batch: tuple[int, ...] = (), heads: int = 1, offset: int = 0
     ) -> Tensor:
@@ -117,10 +130,11 @@ class Mask:
                 [1, 1, 1]], dtype=torch.int32)
         """
         keys = queries if keys is None else keys
-        device = torch.device("cpu")
+        packed, device = self.packing(), torch.device("cpu")
         bound = bind(self, Shape(batch, heads, queries, keys, device))
         rows, cols = torch.arange(queries), torch.arange(keys)
-        seen = bound.visible(rows, (rows + offset)[None], cols)
+        where = rows + offset if packed is None else packed.lay_out(queries, keys, device).among_keys
+        seen = bound.visible(rows, where[None], cols)
         seen = seen.expand(math.prod(batch), heads, queries, keys)
         return seen.reshape(*batch, *((heads,) if heads > 1 else ()), queries, keys)
 
@@ -153,22 +167,47 @@ class Mask:
         return f"{type(self).__name__}({', '.join(map(str, self.ints))})"
 
 
-class Causal(Mask):
-    """A query sees the keys at its own position and before."""
+class _ByPosition(Mask):
+    """Masks of where a key stands from its query. Where keys stand elsewhere than at their index it holds that."""
 
-    static = True
+    def at(self, key_positions: Tensor) -> Mask:
+        """The same for keys at these positions, [B|1, S]."""
+        made = self._with(key_positions)
+        made.varies = "BLS" if key_positions.shape[0] > 1 else "LS"
+        return made
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return not self.tensors
+
+    def bind(self, shape: Shape) -> Mask:
+        return self if shape.key_positions is None else self.at(shape.key_positions)
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        return (cols <= positions[..., None])[:, None]
+        keys = self.tensors[0][:, None, cols] if self.tensors else cols
+        return self._seen(keys, positions[..., None])[:, None]
+
+    def tiles(self, grid: Grid) -> Verdict:
+        if not self.tensors:
+            return super().tiles(grid)
+        return self.span(*grid.query_range(grid.positions), *grid.key_range(self.tensors[0]))
+
+    def _seen(self, keys: Tensor, queries: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Causal(_ByPosition):
+    """A query sees the keys at its own position and before."""
+
+    def _seen(self, keys: Tensor, queries: Tensor) -> Tensor:
+        return keys <= queries
 
     def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
         return k_lo > p_hi, k_hi <= p_lo
 
 
-class Window(Mask):
+class Window(_ByPosition):
     """A query sees that many keys to each side of its own position, inclusive; None = unbounded."""
-
-    static = True
 
     def __init__(self, left: int | None = None, right: int | None = None) -> None:
         for side, n in (("left", left), ("right", right)):
@@ -177,14 +216,14 @@ class Window(Mask):
         self.left, self.right = left, right
         self.ints = (-1 if left is None else left, -1 if right is None else right)
 
-    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        delta = cols - positions[..., None]
+    def _seen(self, keys: Tensor, queries: Tensor) -> Tensor:
+        delta = keys - queries
         seen = torch.ones_like(delta, dtype=torch.bool)
         if self.left is not None:
             seen = seen & (delta >= -self.left)
         if self.right is not None:
             seen = seen & (delta <= self.right)
-        return seen[:, None]
+        return seen
 
     def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
         low, high = k_lo - p_hi, k_hi - p_lo
@@ -199,7 +238,7 @@ class Window(Mask):
 class _UpTo(Mask):
     """Keys j < n, with one n for all or one per batch item."""
 
-    varies = "S"
+    varies, reads_positions = "S", False
 
     def __init__(self, n: int | Sequence[int] | Tensor) -> None:
         if isinstance(n, int) and not isinstance(n, bool):
@@ -234,13 +273,15 @@ class Prefix(_UpTo):
 
 
 class Documents(Mask):
-    """Only keys of the same document id: packed sequences without padding.
+    """Only keys of the same document id. Positions count on from one document to the next, but in :meth:`packed`.
 
-    >>> Documents.packed([0, 2, 3]).dense(3).int()
+    >>> Documents([0, 0, 1]).dense(3).int()
     tensor([[1, 1, 0],
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
     """
+
+    reads_positions = False
 
     def __init__(self, query_ids: Tensor | Sequence[int], key_ids: Tensor | Sequence[int] | None = None) -> None:
         ids = torch.as_tensor(query_ids)
@@ -254,12 +295,21 @@ class Documents(Mask):
     def packed(
         cls, query_offsets: Tensor | Sequence[int], key_offsets: Tensor | Sequence[int] | None = None
     ) -> Documents:
-        """From cumulative offsets 0, n₁, n₁ + n₂, … as in PyTorch's varlen attention."""
-        return cls(_ids(query_offsets), None if key_offsets is None else _ids(key_offsets))
+        """Documents laid end to end, from cumulative offsets 0, n₁, n₁ + n₂, … (``cu_seqlens``), without padding.
+
+        Positions restart in each document, for every score and mask, so that a call equals one call per document.
+        Where a document has more keys than queries, its last query stands at its last key, as in decoding.
+
+        >>> (Documents.packed([0, 2, 3], [0, 3, 5]) & Causal()).dense(3, 5).int()
+        tensor([[1, 1, 0, 0, 0],
+                [1, 1, 1, 0, 0],
+                [0, 0, 0, 1, 1]], dtype=torch.int32)
+        """
+        return _PackedDocuments(Packed.of(query_offsets, key_offsets))
 
     def bind(self, shape: Shape) -> Mask:
-        q = _per_position("Documents: query_ids", self.tensors[0], shape, shape.queries)
-        k = _per_position("Documents: key_ids", self.tensors[1], shape, shape.keys)
+        q = per_position("Documents: query_ids", "id", self.tensors[0], shape, shape.queries)
+        k = per_position("Documents: key_ids", "id", self.tensors[1], shape, shape.keys)
         return Documents(q, k)
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
@@ -272,8 +322,27 @@ class Documents(Mask):
         return (q_hi < k_lo) | (q_lo > k_hi), (q_lo == k_hi) & (q_hi == k_lo)
 
 
+class _PackedDocuments(Documents):
+    """Documents by where they begin; bound to a problem, they are Documents by their ids."""
+
+    def __init__(self, packed: Packed) -> None:
+        self.packed_as, self.varies = packed, "LS"
+
+    def packing(self) -> Packed:
+        return self.packed_as
+
+    def bind(self, shape: Shape) -> Mask:
+        laid = self.packed_as.lay_out(shape.queries, shape.keys, shape.device)
+        return Documents(laid.query_ids[None], laid.key_ids[None])
+
+    def __repr__(self) -> str:
+        return f"Documents.packed({len(self.packed_as.queries) - 1} documents)"
+
+
 class Dense(Mask):
     """Any bool tensor that broadcasts to [batch, heads, L, S]."""
+
+    reads_positions = False
 
     def __init__(self, mask: Tensor) -> None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -316,6 +385,18 @@ class _Combined(Mask):
     def static(self) -> bool:  # type: ignore[override]
         return all(part.static for part in self.parts)
 
+    @property
+    def reads_positions(self) -> bool:  # type: ignore[override]
+        return any(part.reads_positions for part in self.parts)
+
+    def packing(self) -> Packed | None:
+        if any(part.packing() for part in self.parts):
+            raise ValueError(
+                "Documents.packed restarts the positions of the whole call and combines with & only; to combine with "
+                "| or ~ use Documents(ids), whose positions count on, or are given as positions="
+            )
+        return None
+
     def bind(self, shape: Shape) -> Mask:
         return type(self)(*[bind(part, shape) for part in self.parts])
 
@@ -340,6 +421,12 @@ class _Combined(Mask):
 
 class And(_Combined):
     """Visible where both parts say so. Written ``a & b``."""
+
+    def packing(self) -> Packed | None:
+        one, two = (part.packing() for part in self.parts)
+        if one is not None and two is not None:
+            raise ValueError("a call takes one Documents.packed, which gives it its positions; & joined two")
+        return two if one is None else one
 
     def _join(self, seen: list[Tensor]) -> Tensor:
         return seen[0] & seen[1]
@@ -384,7 +471,8 @@ class Function(Mask):
     """A mask in one line: ``f(b, h, i, j)`` says whether head h of batch item b may see key j from query i.
 
     The arguments are whole numbers in tensors that broadcast to [batch, heads, l, s], and so must the result. Query i
-    counts from ``offset``, as in every mask, so that a step of decoding asks what the whole sequence would. (The same
+    counts from ``offset``, as in every mask, so that a step of decoding asks what the whole sequence would, and with
+    ``positions=`` both are positions. (The same
     functions serve FlexAttention as its ``mask_mod``; batch dims count as one there and here.)
 
     >>> Function(lambda b, h, i, j: (j <= i) & (i - j < 2)).dense(3).int()
@@ -400,17 +488,22 @@ class Function(Mask):
 
     def bind(self, shape: Shape) -> Mask:
         sizes = (math.prod(shape.batch), shape.heads)
-        return self._with(*(torch.arange(n, device=shape.device) for n in sizes))
+        keys = shape.key_positions
+        keys = torch.arange(shape.keys, device=shape.device)[None] if keys is None else keys
+        return self._with(*(torch.arange(n, device=shape.device) for n in sizes), keys)
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        items, heads = self.tensors
-        return self.f(items[:, None, None, None], heads[:, None, None], positions[:, None, :, None], cols)
+        items, heads, keys = self.tensors
+        at = positions[:, None, :, None], keys[:, None, None, cols]
+        return self.f(items[:, None, None, None], heads[:, None, None], *at)
 
     def for_heads(self, heads: slice) -> Mask:
-        return self._with(self.tensors[0], self.tensors[1][heads])
+        items, own, keys = self.tensors
+        return self._with(items, own[heads], keys)
 
     def for_items(self, items: slice) -> Mask:
-        return self._with(self.tensors[0][items], self.tensors[1])
+        own, heads, keys = self.tensors
+        return self._with(own[items], heads, keys if len(keys) == 1 else keys[items])
 
     def __repr__(self) -> str:
         return f"Function({getattr(self.f, '__name__', type(self.f).__name__)})"
@@ -422,6 +515,7 @@ class ByVisible(Mask):
     def __init__(self, mask: Mask, batch: int, items: slice | None = None, heads: slice | None = None) -> None:
         self.mask, self.batch, self.items, self.heads = mask, batch, items, heads
         self.static, self.varies = mask.static, mask.varies if type(mask).varies != Mask.varies else "BHLS"
+        self.reads_positions = mask.reads_positions
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
         if self.items is not None and positions.shape[0] > 1:  # it may hold something of every item
@@ -484,8 +578,9 @@ KINDS: dict[str, type[Mask]] = {
 
 def build(kind: str, tensors: tuple[Tensor, ...], ints: tuple[int, ...], parts: tuple[Mask, ...]) -> Mask:
     """Put a mask together again from what ``tensors``, ``ints`` and ``parts`` gave."""
-    if kind == "Window":
-        return Window(*(None if n == -1 else n for n in ints))
+    if kind in ("Causal", "Window"):
+        mask = Window(*(None if n == -1 else n for n in ints)) if kind == "Window" else Causal()
+        return mask.at(*tensors) if tensors else mask
     return KINDS[kind](*tensors, *ints, *parts)  # type: ignore[arg-type]
 
 
@@ -532,12 +627,12 @@ def _per_item(name: str, x: Tensor, shape: Shape) -> Tensor:
     return x.reshape(math.prod(shape.batch))
 
 
-def _per_position(name: str, x: Tensor, shape: Shape, length: int) -> Tensor:
-    """One number per position, per batch item or for all: [B|1, length]."""
+def per_position(name: str, what: str, x: Tensor, shape: Shape, length: int) -> Tensor:
+    """One number per query or key, per batch item or for all: [B|1, length]."""
     x = x.to(shape.device)
     if x.ndim == 0 or x.shape[-1] != length or x.shape[:-1] not in ((), (1,), shape.batch):
         expected = f"[{length}] or {[*shape.batch, length]}"
-        raise ValueError(f"{name} must have one id per position, {expected}, got shape {list(x.shape)}")
+        raise ValueError(f"{name} must have one {what} per position, {expected}, got shape {list(x.shape)}")
     return x.reshape(math.prod(x.shape[:-1]), length)
 
 
@@ -557,13 +652,6 @@ def _no_mask(given: object) -> str:
 def _check_device(name: str, x: Tensor, shape: Shape) -> None:
     if x.device != shape.device:
         raise ValueError(f"{name} is on {x.device}, but q, k and v are on {shape.device}")
-
-
-def _ids(offsets: Tensor | Sequence[int]) -> Tensor:
-    offsets = torch.as_tensor(offsets)
-    if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or (offsets.diff() < 0).any():
-        raise ValueError(f"packed offsets start at 0 and do not fall, as in [0, 5, 8], got {offsets.tolist()}")
-    return torch.arange(len(offsets) - 1, device=offsets.device).repeat_interleave(offsets.diff())
 
 
 def _block_range(x: Tensor, block: int) -> tuple[Tensor, Tensor]:

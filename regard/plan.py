@@ -11,7 +11,19 @@ from torch.autograd import forward_ad
 
 from regard.kernels import _autocast, blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
 from regard.mask import Dense, Mask, unknown
-from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, fold, plain
+from regard.terms import (
+    BiasTerm,
+    DotTerm,
+    FormulaTerm,
+    KeyTerm,
+    OffsetTerm,
+    Problem,
+    TanhTerm,
+    Term,
+    Terms,
+    fold,
+    plain,
+)
 
 
 class Kernel(Protocol):
@@ -139,9 +151,19 @@ def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
     if (name := unknown(mask)) is not None:
         mask, note = _known(replace(problem, mask=mask), name)
         notes += (note,)
-    if terms is problem.terms and mask is problem.mask:
+    offset, key_positions = problem.offset, problem.key_positions
+    if (isinstance(offset, Tensor) or key_positions is not None) and not _reads_positions(terms, mask):
+        offset, key_positions = 0, None
+    same = terms is problem.terms and mask is problem.mask
+    if same and offset is problem.offset and key_positions is problem.key_positions:
         return problem, notes
-    return replace(problem, terms=terms, mask=mask), notes
+    return replace(problem, terms=terms, mask=mask, offset=offset, key_positions=key_positions), notes
+
+
+def _reads_positions(terms: Terms, mask: Mask | None) -> bool:
+    """Does it matter where queries and keys stand? (A rotary score has turned them already.)"""
+    placeless = all(isinstance(t, (DotTerm, TanhTerm, BiasTerm, KeyTerm)) for t in terms.terms)
+    return not placeless or terms.values is not None or (mask is not None and mask.reads_positions)
 
 
 def _known(p: Problem, name: str) -> tuple[Mask, str]:

@@ -48,7 +48,7 @@ class TanhTerm:
 
 @dataclass(frozen=True)
 class OffsetTerm:
-    """Looks up the relative position δ = j − position(i), clipped to the table, and goes on straight beyond it.
+    """Looks up the distance δ = position(j) − position(i), clipped to the table, and goes on straight beyond it.
 
     table[m + clip(δ, −m, m)] − slope · |δ − clip(δ, −m, m)|,   R = 2m + 1
     """
@@ -97,10 +97,18 @@ class FormulaTerm:
 
     @property
     def name(self) -> str:
+        return type(self._innermost()).__name__
+
+    @property
+    def positional(self) -> bool:
+        """Does the formula depend on where queries and keys stand? It may, unless its score says no."""
+        return getattr(self._innermost(), "positional", True)
+
+    def _innermost(self) -> Callable[[Tensor, Tensor, int | Tensor], Tensor]:
         formula = self.formula
         while isinstance(formula, _Times):
             formula = formula.formula
-        return type(formula).__name__
+        return formula
 
 
 PairTerm = DotTerm | TanhTerm
@@ -325,7 +333,7 @@ class Problem:
     heads: int
     queries: int  # L
     mask: Mask | None = None
-    offset: int | Tensor = 0  # position of query 0; a tensor holds one per batch item, [B|1]
+    offset: int | Tensor = 0  # position of query i less i; a tensor holds one per item, or per query, [B|1, 1|L]
     rows: Tensor | None = None  # the queries' indices if they are a selection of rows, [L]
     dropout: float = 0.0
     seed: Tensor | None = None  # [B|1]
@@ -336,6 +344,7 @@ class Problem:
     need_logsumexp: bool = False
     need_bias_gradient: bool = True  # an n×n gradient is made only if somebody wants it
     need_offset_gradient: bool = True  # and so is one that sums pairs by their distance
+    key_positions: Tensor | None = None  # [B|1, S]; None: key j stands at j
 
     @property
     def batch(self) -> int:
@@ -368,8 +377,21 @@ class Problem:
 
     def positions(self) -> Tensor:
         """The position of each query, [B|1, L]."""
-        index = self.row_index()
-        return index[None] + (self.offset[:, None] if isinstance(self.offset, Tensor) else self.offset)
+        index, offset = self.row_index()[None], self.offset
+        if self.per_query and self.rows is not None:
+            assert isinstance(offset, Tensor)
+            offset = offset[:, self.rows]
+        return index + offset
+
+    def positions_of_keys(self) -> Tensor:
+        """The position of each key, [B|1, S]."""
+        index = torch.arange(self.keys, device=self.device)[None]
+        return index if self.key_positions is None else self.key_positions
+
+    @property
+    def per_query(self) -> bool:
+        """Do queries stand at positions of their own, not one after the other?"""
+        return isinstance(self.offset, Tensor) and self.offset.shape[1] != 1
 
 
 def one_head(p: Problem, head: int) -> Problem:

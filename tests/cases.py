@@ -119,6 +119,10 @@ SCORES = {
 }
 
 
+# Those that go by vectors and positions alone: a Bias goes by where a pair stands in the call.
+PAIRED = [name for name in SCORES if not any(isinstance(part, Bias) for part in SCORES[name](Sizes()).modules())]
+
+
 def score(name, sizes, dtype=torch.float64):
     """A score whose parameters are all of them somewhere, none at zero or equal."""
     made = SCORES[name](sizes)
@@ -148,7 +152,6 @@ MASKS = {
     "prefix_items": lambda s: _lengths(s, Prefix),
     "documents": lambda s: _documents(s),
     "documents_unsorted": lambda s: _documents(s, ordered=False),
-    "packed": lambda s: _packed(s),
     "dense": lambda s: _dense(s, *s.batch, s.heads, s.queries, s.keys),
     "dense_pairs": lambda s: _dense(s, s.queries, s.keys),
     "dense_heads": lambda s: _dense(s, s.heads, s.queries, 1),
@@ -175,11 +178,6 @@ def _documents(s, ordered=True):
     q, k = (x.sort(-1).values if ordered else x for x in (q, k))
     flat_q, flat_k = q.reshape(-1, s.queries).tolist(), k.reshape(-1, s.keys).tolist()
     return Documents(q, k), lambda b, h, i, p, j: flat_q[b][i] == flat_k[b][j]
-
-
-def _packed(s):
-    q, k = [0, s.queries // 2, s.queries], [0, s.keys // 3, s.keys]
-    return Documents.packed(q, k), lambda b, h, i, p, j: (i >= q[1]) == (j >= k[1])
 
 
 def _dense(s, *shape):

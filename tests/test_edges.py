@@ -237,7 +237,7 @@ EMPTY_MASKS = {  # whose tensors are empty too: reshape(-1, …) of nothing is a
     "packed": lambda s: Documents.packed([0, s.queries], [0, s.keys]),
     "lengths": lambda s: Lengths(torch.ones(s.batch).long()),
     "combined": lambda s: (
-        Causal() & Lengths(torch.ones(s.batch).long()) | Documents.packed([0, s.queries], [0, s.keys])
+        Causal() & Lengths(torch.ones(s.batch).long()) & Documents.packed([0, s.queries], [0, s.keys])
     ),
 }
 

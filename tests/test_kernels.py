@@ -309,7 +309,7 @@ def test_gradients_of_shared_parameters_cancel_in_half_precision(name, dtype):
 
 
 @pytest.mark.parametrize("blocks", [None, (1, 4, 6, 1), (2, 5, 3, 0)], ids=str)
-@pytest.mark.parametrize("offset", [0, 3, -2, torch.tensor([1, 9])], ids=["0", "3", "-2", "items"])
+@pytest.mark.parametrize("offset", [0, 3, -2, torch.tensor([[1], [9]])], ids=["0", "3", "-2", "items"])
 @pytest.mark.parametrize("rows", [1, 9])
 def test_gradients_of_slopes_and_tables(rows, offset, blocks):
     """Slopes are fixed in the scores there are, but a kernel's gradient of them must be right."""

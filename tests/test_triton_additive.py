@@ -410,7 +410,7 @@ def test_masks(name, dtype):
 @pytest.mark.parametrize("offset", [-60, -3, 0, 1, 33, 200, "items"])
 @pytest.mark.parametrize("name", ["causal", "window"])
 def test_offsets_of_positions(name, offset):
-    offset = torch.tensor([-4, 40], device=DEVICE) if offset == "items" else offset
+    offset = torch.tensor([[-4], [40]], device=DEVICE) if offset == "items" else offset
     mask = MASKS[name](20, 40)
     check(problem(batch=2, heads=1, queries=20, keys=40, dim=3, values=3, mask=mask, offset=offset), SMALL)
 

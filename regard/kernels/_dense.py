@@ -27,8 +27,8 @@ def single(term: Term, p: Problem) -> Tensor:
 
 
 def delta(p: Problem) -> Tensor:
-    """j − position(i), [B|1, 1, L, S]."""
-    return (torch.arange(p.keys, device=p.device) - p.positions()[..., None])[:, None]
+    """position(j) − position(i), [B|1, 1, L, S]."""
+    return (p.positions_of_keys()[:, None] - p.positions()[..., None])[:, None]
 
 
 def visible(p: Problem) -> Tensor:

@@ -49,7 +49,7 @@ def gradients(term: FormulaTerm, some: slice, grad: Tensor) -> tuple[Tensor | No
     originals = term.captured if term.originals is None else term.originals
     with torch.enable_grad():
         q, k, *rest = (x.detach().requires_grad_() for x in (term.q[:, :, some], term.k, *term.captured))
-        offset = term.offset + some.start
+        offset = _offset(term, some)
         with _Watch(dict(zip(map(id, originals), rest, strict=True)), (q, k, *rest)) as watch:
             e = rows(replace(term, q=q, k=k, offset=offset))
         if watch.found:
@@ -63,7 +63,7 @@ def _evaluate(term: FormulaTerm, some: slice) -> Tensor:
     assert term.k is not None
     q, k = term.q[:, :, some], term.k
     with _autocast(term):
-        e = term.formula(q, k, term.offset + some.start)
+        e = term.formula(q, k, _offset(term, some))
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     if not isinstance(e, Tensor) or not e.is_floating_point():
         got = e.dtype if isinstance(e, Tensor) else type(e).__name__
@@ -77,6 +77,15 @@ def _evaluate(term: FormulaTerm, some: slice) -> Tensor:
     e = e if term.item is None else e[term.item : term.item + 1]
     e = e if term.head is None else e[:, term.head : term.head + 1]
     return e if term.columns is None else e[..., term.columns]
+
+
+def _offset(term: FormulaTerm, some: slice) -> int | Tensor:
+    """The position of the first of some queries; or of each less its index among them, where each has its own."""
+    offset = term.offset
+    if isinstance(offset, Tensor) and offset.ndim > 1 and offset.shape[1] > 1:
+        offset = offset[:, some]
+    shifted: int | Tensor = offset + some.start
+    return shifted
 
 
 def _autocast(term: FormulaTerm) -> AbstractContextManager[object]:

@@ -118,7 +118,8 @@ class _Packed:
             self.put_mask(p.mask)
         tensor_offset = p.offset if isinstance(p.offset, Tensor) else None
         rows = None if p.rows is None else p.rows[None]
-        self.put("problem:", p.v, p.terms.values, tensor_offset, rows, p.seed, p.sink, p.bad_keys, p.bad_rows)
+        bad = p.bad_keys, p.bad_rows
+        self.put("problem:", p.v, p.terms.values, tensor_offset, rows, p.seed, p.sink, *bad, p.key_positions)
         self.ints += [p.heads, p.queries, 0 if isinstance(p.offset, Tensor) else p.offset, p.first_head]
         self.ints += [int(p.need_bias_gradient), int(p.need_offset_gradient)]
         self.floats += [p.dropout, 0.0 if p.terms.cap is None else p.terms.cap]
@@ -182,7 +183,7 @@ def unpack(
             at = len(masks) - int(n_parts)
             numbers, ints = ints[: int(n_ints)], ints[int(n_ints) :]
             masks[at:] = [build(kind, tuple(args), tuple(numbers), tuple(masks[at:]))]
-    v, values, offset, rows, seed, sink, bad_keys, bad_rows = args
+    v, values, offset, rows, seed, sink, bad_keys, bad_rows, key_positions = args
     heads, queries, int_offset, first_head, need_bias_gradient, need_offset_gradient = ints
     dropout, cap = floats
     return Problem(
@@ -201,6 +202,7 @@ def unpack(
         first_head,
         need_bias_gradient=bool(need_bias_gradient),
         need_offset_gradient=bool(need_offset_gradient),
+        key_positions=key_positions,
     )
 
 

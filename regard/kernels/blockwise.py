@@ -159,7 +159,7 @@ class _Run:
     def __init__(self, p: Problem) -> None:
         self.p, self.dtype, self.blocks = p, p.compute_dtype, _block_sizes(p)
         self.index, self.positions = p.row_index(), p.positions()
-        self.cols = torch.arange(p.keys, device=p.device)
+        self.cols, self.key_positions = torch.arange(p.keys, device=p.device), p.positions_of_keys()
         self.exponentials = {id(t): self._exponentials(t) for t in p.terms.tanhs}
         self.buffers: dict[str, Tensor] = {}
         self.latest: dict[tuple[str, int], tuple[tuple[int, ...], Tensor]] = {}
@@ -336,13 +336,14 @@ class _Run:
 
     def diagonals(self, tile: Tile) -> Diagonals | None:
         """The tile's relative positions, if they are known without looking."""
-        if isinstance(self.p.offset, Tensor) or self.p.rows is not None:
+        if isinstance(self.p.offset, Tensor) or self.p.rows is not None or self.p.key_positions is not None:
             return None
         return Diagonals(tile.k.start - tile.q.start - self.p.offset, _len(tile.q), _len(tile.k))
 
     def delta(self, tile: Tile) -> Tensor:
-        """j − position(i), [b|1, l, s]."""
-        return self.cols[tile.k] - self.positions_of(tile)[..., None]
+        """position(j) − position(i), [b|1, l, s]."""
+        keys = self.key_positions if self.key_positions.shape[0] == 1 else self.key_positions[tile.items]
+        return keys[:, None, tile.k] - self.positions_of(tile)[..., None]
 
     def entries(self, reach: int, tile: Tile) -> Tensor:
         """Each pair's table entry, [b|1, 1, 1, l, s]."""

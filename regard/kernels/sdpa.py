@@ -94,7 +94,9 @@ def _extra_tensors(p: Problem) -> list[Tensor | None]:
 
 def _says_causal(p: Problem) -> bool:
     """Is the mask exactly what ``is_causal`` means: query i sees keys 0…i."""
-    return type(p.mask) is Causal and isinstance(p.offset, int) and p.offset == 0 and p.rows is None and not _extras(p)
+    if type(p.mask) is not Causal or not p.mask.static or p.rows is not None or _extras(p):
+        return False
+    return isinstance(p.offset, int) and p.offset == 0
 
 
 def _equal_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,8 +157,13 @@ def _dense_bytes(p: Problem) -> tuple[int, int]:
 
 
 def _varies(mask: Mask, p: Problem) -> set[str]:
-    per_item = isinstance(p.offset, Tensor) and p.offset.shape[0] > 1 and "L" in mask.varies
-    return set(mask.varies) | ({"B"} if per_item else set())
+    return set(mask.varies) | (_items(p) if "L" in mask.varies else set())
+
+
+def _items(p: Problem) -> set[str]:
+    """The batch, if positions differ along it."""
+    positions = (p.offset, p.key_positions)
+    return {"B"} if any(isinstance(x, Tensor) and x.shape[0] > 1 for x in positions) else set()
 
 
 def _term_varies(term: object, p: Problem) -> set[str]:
@@ -165,7 +172,7 @@ def _term_varies(term: object, p: Problem) -> set[str]:
     if isinstance(term, BiasTerm):
         return {d for d, n in zip("BHLS", term.bias.shape, strict=True) if n > 1}
     if isinstance(term, OffsetTerm):
-        return {d for d, n in zip("BH", term.table.shape, strict=False) if n > 1} | {"H", "L", "S"}
+        return {d for d, n in zip("BH", term.table.shape, strict=False) if n > 1} | {"H", "L", "S"} | _items(p)
     return set()
 
 

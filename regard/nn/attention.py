@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.attend import attend, log_weights, observed, steps
 from regard.mask import Lengths, Mask, as_mask
+from regard.places import Positions
 from regard.score import Dot, Score
 from regard.terms import Keys
 
@@ -210,6 +211,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         offset: int | Tensor = 0,
+        positions: Positions | None = None,
         cache: Cache | None = None,
         need_weights: bool | Tensor = False,
         need_log_weights: int | None = None,
@@ -220,7 +222,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             query, key, value: key defaults to query (self-attention), value to key. ``key`` may be what
                 ``keys_values`` returned for it.
-            mask, offset: as for :func:`regard.attend`.
+            mask, offset, positions: as for :func:`regard.attend`.
             cache: for decoding: the new positions are appended to it and all of its positions attended to; ``offset``
                 is then the cache's length.
             need_weights: True, or the indices of the queries whose weights are wanted: also returns them,
@@ -231,6 +233,8 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             if isinstance(key, KeyValues) or value is not None or (key is not None and key is not query):
                 raise ValueError("a cache is for self-attention; for cross-attention pass keys_values(memory) as key")
+            if positions is not None:
+                raise ValueError("a cache counts positions itself, by its length: pass no positions with it")
             if not torch.compiler.is_compiling():
                 cache.claim(self)
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
@@ -248,7 +252,7 @@ class MultiHeadAttention(nn.Module):
             else:
                 q = self._split(self.q_proj(query), self.heads)
                 keys, values = self._project(query if key is None else key, value)
-            if self.trusted and mask is not None and query.device.type != "cpu" and not observed():  # CPUs look cheaply
+            if self._may_trust(query, mask, positions):
                 keys = replace(self.score.keys(keys), trusted=True)
         out = attend(
             q,
@@ -257,20 +261,27 @@ class MultiHeadAttention(nn.Module):
             score=self.score,
             mask=mask,
             offset=offset,
+            positions=positions,
             dropout=self.dropout if self.training else 0.0,
             seed=seed,
             sink=self.sink,
             backend=self.backend,
         )
         out = self.out_proj(out.transpose(-3, -2).flatten(-2))
+        options: dict[str, Any] = {"score": self.score, "mask": mask, "sink": self.sink}
+        options |= {"offset": offset, "positions": positions}
         if need_log_weights is not None:
-            options: dict[str, Any] = {"score": self.score, "mask": mask, "offset": offset, "sink": self.sink}
             return out, log_weights(q, keys, values, head=need_log_weights, **options)
         if need_weights is False:
             return out
         rows = None if need_weights is True else need_weights
-        shown = steps(q, keys, values, score=self.score, mask=mask, offset=offset, sink=self.sink, rows=rows)
-        return out, shown.weights
+        return out, steps(q, keys, values, rows=rows, **options).weights
+
+    def _may_trust(self, query: Tensor, mask: Mask | Tensor | None, positions: Positions | None) -> bool:
+        """Are keys better lowered here, so that nothing looks at them? CPUs look cheaply."""
+        if not self.trusted or mask is None or query.device.type == "cpu" or observed():
+            return False
+        return positions is None and as_mask(mask).packing() is None  # lowered with those, by the call itself
 
     def keys_values(self, key: Tensor, value: Tensor | None = None, *, start: int | Tensor = 0) -> KeyValues:
         """Project and lower a sequence once, to be attended to many times (cross-attention while decoding)."""

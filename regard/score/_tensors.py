@@ -54,10 +54,10 @@ def headed(weight: Tensor, dims: int) -> Tensor:
 
 
 def positions(length: int, start: int | Tensor, device: torch.device) -> Tensor:
-    """start + 0, 1, …: [L], or [B, 1, L] for one start per batch item."""
+    """start + 0, 1, …: [L], or [B, 1, L] for one start per batch item, [B], or one per vector, [B, L]."""
     index = torch.arange(length, device=device)
     if isinstance(start, Tensor) and start.ndim:
-        return index + start.to(device)[..., None, None]
+        return index + (start[:, None] if start.ndim > 1 else start[:, None, None]).to(device)
     return index + start
 
 

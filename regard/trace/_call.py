@@ -129,14 +129,14 @@ class Call:
         mask = p.mask
         if mask is not None:
             mask = mask.for_items(slice(item, item + 1)).for_heads(slice(own, own + 1))
-        offset = p.offset if isinstance(p.offset, int) else int(p.offset[item if len(p.offset) > 1 else 0])
         return replace(
             p,
             terms=replace(p.terms, terms=terms, values=values),
             v=_pick(p.v, item, shared),
             heads=1,
             mask=mask,
-            offset=offset,
+            offset=_of_item(p.offset, item),
+            key_positions=None if p.key_positions is None else _item(p.key_positions, item),
             sink=None if p.sink is None else _pick(p.sink, item, own),
             bad_keys=None if p.bad_keys is None else _pick(p.bad_keys, item, shared),
             bad_rows=None if p.bad_rows is None else _pick(p.bad_rows, item, own),
@@ -254,8 +254,12 @@ class Call:
 
     def positions(self, item: int, rows: Tensor) -> Tensor:
         """Where these queries are, in the counting of the keys."""
-        offset = self.problems[0].offset
-        return rows + (offset if isinstance(offset, int) else int(offset[item if len(offset) > 1 else 0]))
+        return _item(self.problems[0].positions(), item)[0, rows]
+
+    def distances(self, item: int, rows: Tensor) -> Tensor:
+        """How far each key is from these queries, [rows, S]."""
+        keys = _item(self.problems[0].positions_of_keys(), item)[0]
+        return (keys - self.positions(item, rows)[:, None]).abs()
 
     # --- one query in full ---
 
@@ -329,7 +333,11 @@ class Call:
         shared = head * self.k.shape[1] // self.q.shape[1]
         q, k = self.q[item, head][None, None], self.k[item, shared][None, None]
         with torch.no_grad():
-            seen = lowered(q, k, own.v, score=score, mask=own.mask, offset=own.offset)
+            if isinstance(own.offset, int) and own.key_positions is None:
+                seen = lowered(q, k, own.v, score=score, mask=own.mask, offset=own.offset)
+            else:
+                places = own.positions(), own.key_positions
+                seen = lowered(q, k, own.v, score=score, mask=own.mask, positions=places)
         return seen.problems[0]
 
     def _compared(self, head: int, item: int, query: int, context: Tensor) -> tuple[Tensor | None, float | None]:
@@ -365,6 +373,19 @@ def _pick(x: Tensor, item: int, head: int) -> Tensor:
     """[B|1, H|1, …] → [1, 1, …]."""
     i, h = (item if x.shape[0] > 1 else 0), (head if x.shape[1] > 1 else 0)
     return x[i : i + 1, h : h + 1]
+
+
+def _item(x: Tensor, item: int) -> Tensor:
+    """[B|1, …] → [1, …]."""
+    return x[item : item + 1] if x.shape[0] > 1 else x
+
+
+def _of_item(offset: int | Tensor, item: int) -> int | Tensor:
+    """A number where queries stand one after the other, else [1, L]."""
+    if isinstance(offset, int):
+        return offset
+    own = _item(offset, item)
+    return int(own) if own.shape[1] == 1 else own
 
 
 def _narrow(term: Term, item: int, own: int, shared: int) -> Term:
@@ -408,13 +429,14 @@ def _columns(p: Problem, columns: slice) -> Problem:
             terms.append(replace(term, columns=columns))
         else:
             terms.append(term)
-    assert isinstance(p.offset, int)
     bad = None if p.bad_keys is None else p.bad_keys[..., columns]
+    moved = p.offset - columns.start if p.key_positions is None else p.offset
     return replace(
         p,
         terms=replace(p.terms, terms=tuple(terms)),
         v=p.v[:, :, columns],
-        offset=p.offset - columns.start,
+        offset=moved,
+        key_positions=None if p.key_positions is None else p.key_positions[:, columns],
         mask=None,
         bad_keys=bad,
     )
@@ -452,8 +474,7 @@ def _fused_logsumexp(p: Problem, rows: Tensor) -> Tensor:
     """Of one head's rows by a kernel that is far faster than tanh for each pair and dim."""
     v = p.v.new_zeros(*p.v.shape[:-1], 1)  # the kernel wants one, and it may not have been kept
     some = select_rows(replace(p, v=v, terms=replace(p.terms, values=None)), rows)
-    assert isinstance(p.offset, int)
-    if (p.mask is None or p.mask.static) and len(rows) == int(rows[-1] - rows[0]) + 1:
+    if isinstance(p.offset, int) and (p.mask is None or p.mask.static) and len(rows) == int(rows[-1] - rows[0]) + 1:
         # neighbours are a sequence of their own, which is what the kernel takes
         some = replace(some, rows=None, offset=p.offset + int(rows[0]))
     lse = choose(replace(some, need_logsumexp=True)).run()[1]
@@ -466,9 +487,8 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
 
     (Online softmax: Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867.)
     """
-    assert isinstance(p.offset, int)
     some = select_rows(p, rows)
-    first, last = (int(x) + p.offset for x in (rows.min(), rows.max()))
+    first, last = (int(x) for x in some.positions().aminmax())
     top = torch.full((len(rows),), -torch.inf, dtype=p.compute_dtype, device=p.device)
     if p.sink is not None:
         top = p.sink.to(top).reshape(1).expand(len(rows))
@@ -514,5 +534,5 @@ def _table_index(p: Problem) -> Tensor:
     """Where in the value table each pair looks, [rows, S]."""
     assert p.terms.values is not None
     reach = p.terms.values.shape[-2] // 2
-    delta = torch.arange(p.keys, device=p.device) - p.positions()[0, :, None]
+    delta = p.positions_of_keys() - p.positions()[0, :, None]
     return delta.clamp(-reach, reach) + reach

@@ -105,4 +105,7 @@ def _unpack(x: Any, tensors: dict[str, Tensor]) -> Any:
         return build(x["mask"], tuple(_unpack(t, tensors) for t in x["tensors"]), tuple(x["ints"]), parts)
     if "tuple" in x:
         return tuple(_unpack(part, tensors) for part in x["tuple"])
-    return TYPES[x["type"]](**{name: _unpack(value, tensors) for name, value in x["fields"].items()})
+    values = {name: _unpack(value, tensors) for name, value in x["fields"].items()}
+    if isinstance(values.get("offset"), Tensor):
+        values["offset"] = values["offset"].view(len(values["offset"]), -1)  # earlier files have one per item, [B]
+    return TYPES[x["type"]](**values)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.attend import OBSERVER, lowered
 from regard.mask import Mask
+from regard.places import Positions
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
 from regard.trace._tiles import pooled
@@ -55,6 +56,7 @@ class Trace:
         score: Score | None = None,
         mask: Mask | Tensor | None = None,
         offset: int | Tensor = 0,
+        positions: Positions | None = None,
     ) -> Trace:
         """A trace of one attention that you have the queries and keys of; nothing is run.
 
@@ -67,7 +69,8 @@ class Trace:
         with torch.no_grad(), record() as trace:
             observer = OBSERVER.get()
             assert observer is not None
-            seen = lowered(q, k, v, score=Dot() if score is None else score, mask=mask, offset=offset)
+            how = Dot() if score is None else score
+            seen = lowered(q, k, v, score=how, mask=mask, offset=offset, positions=positions)
             observer(seen, v.new_zeros(*seen.batch, *q.shape[-3:-1], v.shape[-1]))
         trace.recorded[0].out = None
         return trace
@@ -247,8 +250,7 @@ class Trace:
         """Σ_j α_ij |i − j|, [(heads,) rows]: how far a query looks on average."""
 
         def far(w: Tensor, c: Call, i: int, r: Tensor) -> Tensor:
-            at = torch.arange(w.shape[-1], device=w.device)
-            return (w * (at - c.positions(i, r)[:, None]).abs()).sum(-1)
+            return (w * c.distances(i, r).to(w.device)).sum(-1)
 
         return self._measured(far, layer, head, rows, item, kind, call)
 

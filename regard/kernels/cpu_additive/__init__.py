@@ -46,6 +46,8 @@ def refuses(problem: Problem) -> str | None:
         return "the problem is empty"
     if p.rows is not None:
         return "it takes whole sequences of queries"
+    if p.key_positions is not None:
+        return "keys have positions of their own"
     if NUMBA_MISSING:
         return "numba is not installed (pip install numba makes additive attention several times faster)"
     return None

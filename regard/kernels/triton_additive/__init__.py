@@ -97,6 +97,8 @@ def refuses(problem: Problem) -> str | None:
         return f"it takes at most {MOST_HIDDEN} hidden and {MOST_VALUES} value dims"
     if p.rows is not None:
         return "it takes whole sequences of queries"
+    if p.per_query or p.key_positions is not None:
+        return "queries or keys have positions of their own"
     seen = Seen.of(p.mask)
     if isinstance(seen, str):
         return seen

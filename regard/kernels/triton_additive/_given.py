@@ -85,7 +85,7 @@ class Given:
             q, k = (x.contiguous() for x in seen.documents.tensors)
             self.documents = {"q_docs": q, "k_docs": k, "q_docs_b": batch_stride(q), "k_docs_b": batch_stride(k)}
             self.key_spans, self.query_spans = (document_spans(seen.documents, p, along) for along in (0, 1))
-        offsets = p.offset.to(torch.int32).expand(p.batch).contiguous() if isinstance(p.offset, Tensor) else None
+        offsets = p.offset[:, 0].to(torch.int32).expand(p.batch).contiguous() if isinstance(p.offset, Tensor) else None
         return {
             "keys": p.keys if seen.keys is None else max(0, min(p.keys, seen.keys)),
             "lengths": None if lengths is None else lengths.contiguous(),

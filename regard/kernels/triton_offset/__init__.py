@@ -53,6 +53,8 @@ def refuses(problem: Problem) -> str | None:
         return f"it computes in float32, not in {str(p.dtype).removeprefix('torch.')}"
     if p.rows is not None:
         return "it takes whole sequences of queries"
+    if p.per_query or p.key_positions is not None:
+        return "queries or keys have positions of their own"
     if not p.batch or not p.queries or not p.keys or not p.v.shape[-1] or any(not t.q.shape[-1] for t in terms.dots):
         return "the problem is empty"
     if max(p.v.shape[-1], *(t.q.shape[-1] for t in terms.dots), 0) > LARGEST:

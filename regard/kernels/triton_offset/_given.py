@@ -56,12 +56,13 @@ class Given:
     def _items(self) -> tuple[Tensor | None, int, int, int]:
         """Offset, limit and prefix: per batch item, [B, 3], or one of each."""
         p, seen = self.p, self.seen
-        numbers = (p.offset, *seen.limits, 0 if seen.prefix is None else seen.prefix)
+        offset = p.offset[:, 0] if isinstance(p.offset, Tensor) else p.offset
+        numbers = (offset, *seen.limits, 0 if seen.prefix is None else seen.prefix)
         if all(isinstance(n, int) for n in numbers):
             limit = max(min((p.keys, *(n for n in seen.limits if isinstance(n, int)))), 0)
             prefix = seen.prefix if isinstance(seen.prefix, int) else 0
-            assert isinstance(p.offset, int)
-            return None, p.offset, limit, min(prefix, p.keys)
+            assert isinstance(offset, int)
+            return None, offset, limit, min(prefix, p.keys)
         columns = [on_device(n, p.device).clamp(-FURTHEST, FURTHEST).expand(p.batch) for n in numbers]
         limits = torch.stack((torch.full_like(columns[0], p.keys), *columns[1:-1])).amin(0).clamp(min=0)
         items = torch.stack((columns[0], limits, columns[-1]), -1)
