@@ -105,8 +105,8 @@ def serving(models, *, files=None, given=None, host="127.0.0.1", extra=(), **lim
     bounds = Limits(**limits)
     known = models if isinstance(models, Models) else Models.load(models, "cpu")
     listener = _server.listen(host, 0)
-    app = _app.make(known, hosts=Hosts(host, extra), limits=bounds, files=files, traces=given)
-    server = _server.Server(app, bounds)
+    made = _app.make(known, hosts=Hosts(host, extra), limits=bounds, files=files, traces=given)
+    server = _server.Server(made, bounds)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:

@@ -146,22 +146,43 @@ def test_a_failure_spoils_no_other_request():
     in_line(test)
 
 
-def test_a_closed_line_refuses():
+def test_a_closed_line_ends_what_it_has_and_takes_nothing_more():
     async def test(worker, line):
         worker.gate.clear()
         running = asyncio.create_task(line.ask("a", 0, seconds=5))
         await asyncio.to_thread(worker.begun.wait, 5)
-        waiting = asyncio.create_task(line.ask("a", 1, seconds=5))
+        waiting = asyncio.create_task(line.ask("b", 1, seconds=5))
         await asyncio.sleep(0)
-        closing = asyncio.create_task(line.close())
+        closing = asyncio.create_task(line.close(60))
         await asyncio.sleep(0)
         with pytest.raises(Closing):
             await line.ask("a", 2, seconds=5)
-        with pytest.raises(Closing):
-            await waiting
         worker.gate.set()
-        assert await running == ("a", 0)
+        assert await running == ("a", 0) and await waiting == ("b", 1)
         await closing
+
+    in_line(test)
+
+
+def test_a_line_that_is_closed_in_time_refuses_the_rest():
+    async def test(worker, line):
+        worker.gate.clear()
+        running = asyncio.create_task(line.ask("a", 0, seconds=60))
+        await asyncio.to_thread(worker.begun.wait, 5)
+        waiting = asyncio.create_task(line.ask("b", 1, seconds=60))
+        await asyncio.sleep(0)
+        assert line.seconds > 0
+        await line.close(0.2)
+        for task in (running, waiting):
+            with pytest.raises(Closing, match="the service is being stopped; try again"):
+                await task
+        assert line.seconds > 0  # the thread is still at it
+        worker.gate.set()
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            if not line.seconds:
+                break
+        assert not line.seconds and [items for _, items in worker.batches] == [[0]]
 
     in_line(test)
 
@@ -246,6 +267,64 @@ def test_vanished_clients_cost_no_model_time(held):
         held.gate.set()
         assert first.result().status == 200 and translate(client, "a cat").status == 200
         assert held.texts == ["the dog", "a cat"]
+
+
+def test_a_stuck_model_is_told_by_the_health(held):
+    with serving(held, answer=0.3, stuck=0.5) as client, ThreadPoolExecutor(1) as pool:
+        assert client.get("/api/health").json == {"status": "ok"}
+        first = pool.submit(translate, client, "the dog")
+        assert held.begun.wait(60) and first.result().status == 504
+        assert soon(lambda: client.get("/api/health").status == 503)
+        told = client.get("/api/health").json
+        assert told["status"] == "stuck" and "the model thread" in told["problem"] and "0.5 s" in told["problem"]
+        assert client.metric("regard_model_running_seconds") > 0.5
+        held.gate.set()
+        assert soon(lambda: client.get("/api/health").json == {"status": "ok"})
+
+
+def exchange(port, *parts, end=False):
+    """What comes back for bytes that are sent, until the connection is closed; with ``end`` it is half-closed."""
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        for part in parts:
+            connection.sendall(part)
+        if end:
+            connection.shutdown(socket.SHUT_WR)
+        found = b""
+        while more := connection.recv(65536):
+            found += more
+    return found
+
+
+def test_a_half_closed_client_gets_its_answer(held):
+    body = json.dumps({"text": "the dog", "beam": 1}).encode()
+    request = POST % len(body) + body
+    with serving(held) as client, ThreadPoolExecutor(3) as pool:
+        asked = [
+            pool.submit(exchange, client.port, request, end=True),
+            pool.submit(exchange, client.port, request * 2, end=True),
+        ]
+        assert held.begun.wait(60)
+        time.sleep(2.5)  # longer than it takes until a client is asked whether it is still there
+        held.gate.set()
+        one, two = (future.result() for future in asked)
+        assert one.count(b"HTTP/1.1 200 OK") == 1 and one.count(b"HTTP/1.1 100 ") == 1 and one.endswith(b"}")
+        assert two.count(b"HTTP/1.1 200 OK") == 2  # also where it sent a second request behind the first
+        assert exchange(client.port, request, end=True).startswith(
+            b"HTTP/1.1 200 OK"
+        )  # a quick answer, and nothing else
+        assert exchange(client.port, request[:-5], end=True) == b""  # half a request is none
+
+
+def test_two_lengths_are_refused(folders):
+    body = b'{"text": "the dog"}'
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    both = (POST % len(body)).replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+    with serving(folders[:1]) as client:
+        answer = exchange(client.port, both + chunked + b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ") and b"Content-Length or Transfer-Encoding, not both" in answer
+        assert answer.count(b"HTTP/1.1") == 1 and b"connection: close" in answer.lower()
+        alone = both.replace(b"Content-Length: %d\r\n" % len(body), b"")
+        assert exchange(client.port, alone + chunked, end=True).startswith(b"HTTP/1.1 200 ")
 
 
 def slow(port, start, drip, seconds):
@@ -339,8 +418,13 @@ def test_hundreds_of_clients_of_all_kinds(folders):
 
 def start(*arguments):
     """`regard …` in a process of its own, and a client of it."""
+    return begun("-m", "regard", *arguments)
+
+
+def begun(*arguments):
+    """A process that serves, a client of it, and what it said first."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "regard", *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "BROWSER": "true"},
@@ -351,6 +435,71 @@ def start(*arguments):
         if "Ctrl-C stops it" in line:
             return process, Client(int(line.split(":")[3].split("/")[0])), "".join(said)
     raise AssertionError("".join(said))
+
+
+# a service whose model takes so many seconds for each request, and that has so many to stop
+SLOW = """
+import sys, time
+from regard.console import say
+from regard.explorer import _server
+from regard.explorer.limits import Limits
+from regard.explorer.models import Models
+
+folder, takes, stop = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+run = Models.run
+Models.run = lambda *arguments: (time.sleep(takes), run(*arguments))[1]
+_server.start([folder], port=0, browser=False, limits=Limits(stop=stop, batch=1), say=say)
+"""
+
+
+def stopped(process, client, count):
+    """What ``count`` requests are answered when it gets SIGTERM, its exit code, and what it says."""
+    with process, ThreadPoolExecutor(count) as pool:
+        try:
+            asked = [pool.submit(translate, client, f"the dog {i}") for i in range(count)]
+            assert soon(lambda: client.metric("regard_model_waiting ") == count - 1)
+            process.send_signal(signal.SIGTERM)
+            answers = [future.result() for future in asked]
+            return answers, process.wait(60), process.stderr.read()
+        finally:
+            process.kill()
+
+
+def test_what_there_is_no_time_for_is_told_so(folders):
+    """40 s of work, and 3 s to stop: some requests are answered, the others refused in JSON, and nothing crashes."""
+    process, client, _ = begun("-c", SLOW, folders[0], 1, 3)
+    answers, code, said = stopped(process, client, 40)
+    statuses = [answer.status for answer in answers]
+    assert {*statuses} == {200, 503} and 1 <= statuses.count(200) <= 20
+    for answer in answers:
+        if answer.status == 503:
+            assert answer.error == "the service is being stopped; try again"
+            assert int(answer.headers["retry-after"]) > 0 and answer.headers["connection"] == "close"
+    assert code == 0 and said in (
+        "regard: stopped\n",
+        "regard: stopped; the model thread was still at work, and is left\n",
+    )
+
+
+def test_a_stuck_model_does_not_keep_it(folders):
+    process, client, _ = begun("-c", SLOW, folders[0], 10**6, 0.5)
+    answers, code, said = stopped(process, client, 3)
+    assert [answer.status for answer in answers] == [503] * 3 and all("stopped" in answer.error for answer in answers)
+    assert code == 0 and said == "regard: stopped; the model thread was still at work, and is left\n"
+
+
+def test_clients_that_neither_send_nor_read_do_not_keep_it(folders):
+    process, client, _ = begun("-c", SLOW, folders[0], 0, 0.5)
+    with process, socket.create_connection(("127.0.0.1", client.port), 60) as connection:
+        try:
+            connection.sendall(POST % 100 + b'{"text": ')
+            assert soon(lambda: client.get("/api/health").status == 200)
+            process.send_signal(signal.SIGTERM)
+            answer = connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 503 ") and b"retry-after: 5" in answer.lower()
+            assert process.wait(60) == 0 and process.stderr.read() == "regard: stopped\n"
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -46,7 +46,7 @@ def make(
     limits: Limits,
     files: Mapping[str, File] | None = None,
     traces: Mapping[str, Answers] | None = None,
-) -> App:
+) -> Application:
     """The whole application. Without ``files`` there is no page; ``traces`` are there from the start and stay."""
     metrics = Metrics()
     service = Service(models, traces or {}, limits, metrics)
@@ -77,7 +77,14 @@ def make(
         exception_handlers={HTTPException: no_route},
     )
     app.router.redirect_slashes = False
-    return Gate(app, hosts=hosts, metrics=metrics)
+    return Application(Gate(app, hosts=hosts, metrics=metrics), service)
+
+
+class Application(NamedTuple):
+    """What answers requests, and the service behind it."""
+
+    app: App
+    service: Service
 
 
 class Service:
@@ -97,6 +104,7 @@ class Service:
             gather=limits.gather,
         )
         self._views = Line(_each, name="view", limit=limits.views, metrics=metrics)
+        self._stopping = False
         metrics.gauge("traces", lambda: len(self._traces))
         metrics.gauge("trace_bytes", lambda: self._traces.bytes)
 
@@ -106,10 +114,23 @@ class Service:
         self._model.open()
         self._views.open()
         yield
-        await self._model.close()
-        await self._views.close()
+        await self.stop(0.0)
+
+    async def stop(self, seconds: float) -> None:
+        """Takes nothing more; what has not been done in so many seconds is refused."""
+        self._stopping = True
+        await asyncio.gather(self._model.close(seconds), self._views.close(seconds))
+
+    def working(self, seconds: float = 0.0) -> str:
+        """Which thread has been working for more than so many seconds on one thing; empty where none has."""
+        return next((line.name for line in (self._model, self._views) if line.seconds > seconds), "")
 
     async def health(self, _: Arguments) -> Response:
+        if name := self.working(self._limits.stuck):
+            problem = f"the {name} thread has been working for more than {self._limits.stuck:g} s on one batch"
+            return to_json({"status": "stuck", "problem": problem}, 503)
+        if self._stopping:
+            return to_json({"status": "stopping", "problem": "the service is being stopped"}, 503)
         return to_json({"status": "ok"})
 
     async def metrics(self, _: Arguments) -> Response:

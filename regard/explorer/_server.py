@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import signal
 import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.explorer import _app, page
+from regard.explorer._connection import Connection
 from regard.explorer.files import opened
 from regard.explorer.limits import Limits
 from regard.explorer.models import Models
-from regard.explorer.security import App, Hosts, is_loopback
+from regard.explorer.security import Hosts, is_loopback
 
 PORT = 8000
 TRIES = 20  # ports after it, where it is taken
+WRITING = 1.0  # seconds for answers to be written when it is stopped, and again for clients to read them
 
 
 def start(
@@ -55,12 +56,16 @@ def start(
         given = opened(traces, device)
         loaded = Models.load(models, device)
         files = page.files() if with_page else None
-        app = _app.make(loaded, hosts=Hosts(host, allow_hosts), limits=limits, files=files, traces=given)
-        server = Server(app, limits)
+        made = _app.make(loaded, hosts=Hosts(host, allow_hosts), limits=limits, files=files, traces=given)
+        server = Server(made, limits)
         if with_page and browser:
             threading.Thread(target=_open, args=(server, address), daemon=True).start()
         say(f"{'the explorer' if with_page else 'the service'} is at {address} (Ctrl-C stops it)")
         asyncio.run(server.serve(sockets=[listener]))
+        if name := made.service.working():
+            say(f"stopped; the {name} thread was still at work, and is left")
+            sys.stderr.flush()
+            os._exit(0)  # an interpreter that ends around native code which still runs may crash
         say("stopped")
 
 
@@ -105,17 +110,18 @@ def _open(server: Server, address: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, ended by a signal with exit code 0, and with a time limit for headers."""
+    """uvicorn, ended by a signal with exit code 0; what runs then is answered within ``limits.stop``, or refused."""
 
-    def __init__(self, app: App, limits: Limits) -> None:
+    def __init__(self, made: _app.Application, limits: Limits) -> None:
         self.running = threading.Event()
+        self._service, self._stop = made.service, limits.stop
 
-        class Protocol(_Protocol):
+        class Protocol(Connection):
             patience = limits.header
 
         super().__init__(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                made.app,  # type: ignore[arg-type]
                 http=Protocol,
                 loop="asyncio",
                 ws="none",
@@ -127,13 +133,30 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 limit_concurrency=limits.connections,
                 timeout_keep_alive=round(limits.idle),
-                timeout_graceful_shutdown=round(limits.stop),
             )
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.running.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no new connections and waits for those there are, which the service meanwhile answers or refuses."""
+        ending = asyncio.ensure_future(self._end())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end(self) -> None:
+        await self._service.stop(self._stop)
+        await asyncio.sleep(WRITING)
+        for task in list(self.server_state.tasks):  # of clients that have not sent all of their request
+            task.cancel()
+        await asyncio.sleep(WRITING)
+        for connection in list(self.server_state.connections):  # of those that do not read their answer
+            if transport := connection.transport:
+                transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -147,39 +170,3 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class _Protocol(H11Protocol):
-    """A connection that is closed where the headers of a request do not come, or its refused body does not end."""
-
-    patience: float
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        super().connection_lost(exc)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """An idle connection is closed; one whose answer is still not read is dropped with it."""
-        super().timeout_keep_alive_handler()
-        self.loop.call_later(1.0, self.transport.abort)
-
-    def _watch(self) -> None:
-        waiting = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
-        if not waiting:
-            self._unwatch()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.patience, self.transport.close)
-
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

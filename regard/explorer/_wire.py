@@ -17,7 +17,7 @@ from regard.explorer import api
 from regard.explorer.answers import Unable
 from regard.explorer.batching import Busy, Closing, Late
 from regard.explorer.limits import Limits
-from regard.explorer.schema import Invalid, from_text
+from regard.explorer.schema import Empty, Invalid, from_text
 
 Arguments = dict[str, Any]
 logger = logging.getLogger("regard.explorer")
@@ -106,6 +106,8 @@ def refused(error: Exception) -> Response:
     """An error as an answer: what the client can mend is 4xx, with the reason."""
     if isinstance(error, HTTPException):
         return to_json({"error": error.detail}, error.status_code)
+    if isinstance(error, Empty):
+        return to_json({"error": str(error)}, 400)
     if isinstance(error, Invalid):
         return to_json({"error": str(error)}, 422)
     if isinstance(error, Unable):

@@ -57,7 +57,7 @@ def operations(limits: Limits) -> list[Operation]:
     }
     size: Schema = {"type": "integer", "minimum": 1, "maximum": limits.side}
     return [
-        Operation("health", "GET", "/api/health", "Whether the service runs.", "Health"),
+        Operation("health", "GET", "/api/health", "Whether the service runs: 503 where it does not.", "Health"),
         Operation("metrics", "GET", "/api/metrics", "Counts and times, for Prometheus.", content="text/plain"),
         Operation("openapi", "GET", "/api/openapi.json", "This description."),
         Operation("models", "GET", "/api/models", "The models that are served.", "Models"),
@@ -240,7 +240,7 @@ def _errors(operation: Operation) -> dict[str, str]:
     known = {"403": "Another site asks, or a name that this server does not answer to."}
     if operation.body is not None:
         known |= {
-            "400": "Not JSON.",
+            "400": "Not JSON, or an empty text.",
             "408": "The body did not come in time.",
             "413": "The body is too large.",
             "415": "Not application/json.",

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 from regard.explorer.metrics import SECONDS, SIZES, Metrics
@@ -43,6 +45,9 @@ class Late(Exception):
 class Closing(Exception):
     """The service is being stopped."""
 
+    def __init__(self) -> None:
+        super().__init__("the service is being stopped; try again")
+
 
 @dataclass(eq=False)
 class _Job:
@@ -52,6 +57,51 @@ class _Job:
     answer: asyncio.Future[Any]
     arrived: float = field(default_factory=time.monotonic)
     begun: bool = False
+
+
+class _Thread:
+    """A thread that does one call after the other. The process can end while it is stuck in one: it is a daemon."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
+        self._since: float | None = None  # when the call that runs was begun
+
+    @property
+    def seconds(self) -> float:
+        """How long the call has been running; 0 where none is."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def open(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """After the call that runs it ends."""
+        self._calls.put(None)
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        return await asyncio.wrap_future(future)
+
+    def _forever(self) -> None:
+        while (job := self._calls.get()) is not None:
+            self._answer(*job)
+            del job  # what it holds is not kept until the next comes
+
+    def _answer(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        self._since = time.monotonic()
+        try:
+            answer = call()
+        except BaseException as error:
+            self._since = None
+            future.set_exception(error)
+        else:
+            self._since = None
+            future.set_result(answer)
 
 
 class Line:
@@ -75,32 +125,43 @@ class Line:
         self._batch, self._weight, self._gather = batch, weight, gather
         self._jobs: deque[_Job] = deque()
         self._arrived, self._full = asyncio.Event(), asyncio.Event()
-        self._closing, self._running = False, 0
+        self._closing = False
+        self._running: list[_Job] = []
         self._seconds = 0.05  # that a request takes, a moving average
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"regard-{name}")
+        self._thread = _Thread(f"regard-{name}")
         self._task: asyncio.Task[None] | None = None
         metrics.gauge(f"{name}_waiting", lambda: len(self._jobs))
         metrics.gauge(f"{name}_waiting_limit", lambda: limit)
-        metrics.gauge(f"{name}_running", lambda: self._running)
+        metrics.gauge(f"{name}_running", lambda: len(self._running))
+        metrics.gauge(f"{name}_running_seconds", lambda: self.seconds)
 
     def open(self) -> None:
         """Begins to work; called in a running event loop."""
+        self._thread.open()
         self._task = asyncio.get_running_loop().create_task(self._forever())
 
-    async def close(self) -> None:
-        """Takes nothing more, finishes what is being done, and stops."""
+    async def close(self, seconds: float = 0.0) -> None:
+        """Takes nothing more, works for up to so many seconds on what is there, refuses the rest, and stops."""
         self._closing = True
-        while self._jobs:
-            self._refuse(self._jobs.popleft())
+        self._arrived.set()
         if self._task is not None:
-            self._arrived.set()
-            await self._task
-        self._thread.shutdown(wait=True)
+            await asyncio.wait({self._task}, timeout=seconds)
+            self._task.cancel()
+        for job in (*self._running, *self._jobs):
+            if not job.answer.done():
+                job.answer.set_exception(Closing())
+        self._jobs.clear()
+        self._thread.close()
+
+    @property
+    def seconds(self) -> float:
+        """How long the thread has been at what it does; 0 where it does nothing."""
+        return self._thread.seconds
 
     async def ask(self, key: Hashable, item: Any, *, seconds: float, weight: int = 1) -> Any:
         """The answer to one request; raises :class:`Busy`, :class:`Late` or :class:`Closing`."""
         if self._closing:
-            raise Closing("the service is being stopped")
+            raise Closing
         if len(self._jobs) >= self._limit:
             raise Busy(max(1, min(30, round(self._seconds * len(self._jobs) + 0.5))))
         job = _Job(key, item, weight, asyncio.get_running_loop().create_future())
@@ -122,10 +183,8 @@ class Line:
     # --- the worker's side ---
 
     async def _forever(self) -> None:
-        while True:
+        while self._jobs or not self._closing:
             await self._arrived.wait()
-            if self._closing:
-                return
             await self._wait_for_others()
             jobs = self._take()
             if jobs:
@@ -134,7 +193,7 @@ class Line:
                 self._arrived.clear()
 
     async def _wait_for_others(self) -> None:
-        if not self._jobs or len(self._jobs) >= self._batch:
+        if not self._jobs or len(self._jobs) >= self._batch or self._closing:
             return
         left = self._jobs[0].arrived + self._gather - time.monotonic()
         if left > 0:
@@ -159,10 +218,9 @@ class Line:
         return taken
 
     async def _run(self, jobs: list[_Job]) -> None:
-        start, self._running = time.monotonic(), len(jobs)
+        start, self._running = time.monotonic(), jobs
         answers = await self._answers(jobs)
-        self._running = 0
-        seconds = time.monotonic() - start
+        seconds, self._running = time.monotonic() - start, []
         self._seconds += 0.1 * (seconds / len(jobs) - self._seconds)
         self._metrics.observe(f"{self.name}_batch_requests", len(jobs), SIZES)
         self._metrics.observe(f"{self.name}_batch_seconds", seconds, SECONDS)
@@ -176,16 +234,12 @@ class Line:
 
     async def _answers(self, jobs: list[_Job]) -> list[Any]:
         """A batch that fails as a whole is done again one by one, so that a request spoils none but itself."""
-        loop = asyncio.get_running_loop()
+        key, items = jobs[0].key, [job.item for job in jobs]
         try:
-            return await loop.run_in_executor(self._thread, self._work, jobs[0].key, [job.item for job in jobs])
+            found: list[Any] = await self._thread.run(lambda: self._work(key, items))
+            return found
         except Exception as error:
             if len(jobs) == 1:
                 return [error]
             logger.warning("a batch of %d failed and is done one by one: %r", len(jobs), error)
             return [(await self._answers([job]))[0] for job in jobs]
-
-    @staticmethod
-    def _refuse(job: _Job) -> None:
-        if not job.answer.done():
-            job.answer.set_exception(Closing("the service is being stopped"))

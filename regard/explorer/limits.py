@@ -33,6 +33,7 @@ class Limits:
     body: float = 10.0  # until its body is there
     idle: float = 15.0  # how long a connection without a request is kept
     stop: float = 15.0  # how long requests may still run when the service is stopped
+    stuck: float = 60.0  # until a thread that works on one batch counts as stuck: nobody waits for it any more
     connections: int = 900
 
     traces: int = 64  # sentences kept for rows, tiles and steps

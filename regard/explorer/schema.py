@@ -26,6 +26,10 @@ class Invalid(ValueError):
     """A value that is not what the description says."""
 
 
+class Empty(Invalid):
+    """A text with nothing in it."""
+
+
 def checked(value: Any, schema: Schema, *, where: str = "value", known: Mapping[str, Schema] | None = None) -> Any:
     """The value, with 3.0 made 3 where an integer is expected; raises :class:`Invalid`."""
     if "anyOf" in schema:
@@ -100,6 +104,8 @@ def _check_text(value: str, schema: Schema, where: str) -> None:
         raise Invalid(f"{where}: not Unicode text: a lone surrogate at character {error.start}") from None
     if len(value) > schema.get("maxLength", len(value)):
         raise Invalid(f"{where}: {len(value):,} characters, and the most is {schema['maxLength']:,}")
+    if schema.get("minLength") and not value.strip():
+        raise Empty(f"{where}: it is empty; send some text")
     if len(value) < schema.get("minLength", 0):
         raise Invalid(f"{where}: expected at least {schema['minLength']} characters, got {len(value)}")
     if "pattern" in schema and not re.search(schema["pattern"], value):

@@ -6,11 +6,12 @@ A page of another site could otherwise reach a server on this machine: with a na
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 from regard.explorer.metrics import SECONDS, Metrics
@@ -32,6 +33,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
+CLOSE = {"connection": "close"}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -90,10 +92,15 @@ class Gate:
             await send(message)
 
         try:
-            if problem := self.refuses(scope):
-                await _refuse(guarded, problem)
+            if _two_lengths(scope):
+                await _refuse(guarded, 400, "a request has Content-Length or Transfer-Encoding, not both", CLOSE)
+            elif problem := self.refuses(scope):
+                await _refuse(guarded, 403, problem)
             else:
                 await self._app(scope, receive, guarded)
+        except asyncio.CancelledError:  # the service stops, and this has taken too long
+            if status == "gone":
+                await _refuse(guarded, 503, "the service is being stopped; try again", CLOSE | {"retry-after": "5"})
         finally:
             route = scope.get("operation", "other")
             self._metrics.count("requests", route=route, status=status)
@@ -122,8 +129,14 @@ def _headers(path: str) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-async def _refuse(send: Send, problem: str) -> None:
+def _two_lengths(scope: Scope) -> bool:
+    """Whether a body has two lengths: servers that take different ones see different requests (RFC 9112, 6.3)."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
+
+
+async def _refuse(send: Send, status: int, problem: str, more: Mapping[str, str] | None = None) -> None:
     body = json.dumps({"error": problem}).encode()
-    kind, size = (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": 403, "headers": [kind, size]})
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **(more or {})}
+    written = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": written})
     await send({"type": "http.response.body", "body": body})

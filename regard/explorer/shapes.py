@@ -45,7 +45,7 @@ def _object(optional: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
 
 def schemas(limits: Limits) -> dict[str, Schema]:
     """Everything that goes in or comes out, by name."""
-    text = {"type": "string", "maxLength": limits.characters}
+    text = {"type": "string", "minLength": 1, "maxLength": limits.characters}
     model = {
         "type": "string",
         "maxLength": 200,
@@ -66,7 +66,11 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     }
     return {
         "Error": _object(error={"type": "string", "description": "what was wrong, for a person to read"}),
-        "Health": _object(status={"type": "string", "enum": ["ok"]}),
+        "Health": _object(
+            ("problem",),
+            status={"type": "string", "enum": ["ok", "stuck", "stopping"], "description": "503 but for ok"},
+            problem={"type": "string", "description": "what is wrong, for a person to read"},
+        ),
         "Word": _object(**span),
         "Token": _object(**span, word={"type": "integer", "description": "index into words; -1 for none"}),
         "Side": _object(text=_TEXT, tokens=_many(ref("Token")), words=_many(ref("Word"))),
@@ -154,7 +158,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         ),
         "Record": _object(
             ("target", "model", "beam"),
-            text={**text, "minLength": 1},
+            text=text,
             target={**text, "description": "read this instead of translating"},
             model=model,
             beam=own,

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.align import Alignment, links, parse, quality, word_weights
 from regard.explorer.answers import SIDES, Answers, asked, head_of, numbers
 from regard.explorer.labels import Labels
-from regard.explorer.schema import Invalid
+from regard.explorer.schema import Empty, Invalid
 from regard.explorer.sides import alignment, source_side, target_side
 from regard.models import RNNSeq2Seq
 from regard.text import Encoded
@@ -49,7 +49,7 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
 def encoded(translator: Translator, text: str, name: str, most: int | None) -> Encoded:
     """A side in subwords, if it can be traced."""
     if not text.strip():
-        raise Invalid(f"{name}: it is empty, so there is nothing to look at")
+        raise Empty(f"{name}: it is empty, so there is nothing to look at")
     found = translator.subwords.encode(text)
     if most is not None and len(found.ids) > most:
         raise Invalid(f"{name}: {len(found.ids):,} subwords, and the most in a trace is {most:,}")
