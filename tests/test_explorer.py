@@ -19,7 +19,7 @@ from regard.explorer import api, page, shapes
 from regard.explorer.answers import Answers
 from regard.explorer.limits import Limits
 from regard.explorer.schema import CHECKED, TOLD, Invalid, checked, from_text
-from regard.explorer.scores import counterfactual, formula
+from regard.explorer.scores import counterfactual, formula, terms
 from regard.explorer.security import POLICY
 
 TEXT = "the red dog sees a cat ."
@@ -672,6 +672,24 @@ def test_checker(value, schema, reason):
 )
 def test_formulas(score, written):
     assert formula(score) == written
+
+
+@pytest.mark.parametrize(
+    ("score", "summed"),
+    [
+        ("Dot()", "q·k"),
+        ("Dot() + ALiBi()", "q·k"),
+        ("Relative()", "q·k"),
+        ("Rotary(Dot())", "R(i) q · R(j) k"),
+        ("Rotary(General())", "qᵀ W k, q and k rotated by position"),
+        ("Softcap(Rotary(Dot()))", "R(i) q · R(j) k"),
+        ("Dot() + Additive()", "q·k + vᵀ tanh(W q + U k)"),
+        ("Location()", ""),
+        ("Dot() + Own()", ""),
+    ],
+)
+def test_terms_are_what_is_summed_before_it_is_scaled(score, summed):
+    assert terms(score) == summed
 
 
 def test_parameters_are_numbers_only_if_they_look_so():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.explorer.labels import Labels
 from regard.explorer.schema import Invalid
-from regard.explorer.scores import counterfactual, formula
+from regard.explorer.scores import counterfactual, formula, terms
 from regard.trace import Trace
 
 SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
@@ -235,7 +235,7 @@ class Answers:
         written = formula(found.score)
         if scale not in (None, len(found.q) ** -0.5):  # a scale of its own
             written = written.replace("/ √d", f"· {scale:g}")
-        return {**out, "formula": written, "scale": scale}
+        return {**out, "formula": written, "terms": terms(found.score), "scale": scale}
 
     # --- what needs more than a trace ---
 
@@ -245,8 +245,8 @@ class Answers:
         """Word links: of translations."""
         raise Unable("this trace is not of a translation, so there are no words of two sides to link")
 
-    def effects(self, *, kind: str) -> dict[str, Any]:
-        """What each head's absence changes: where there is a model and a target."""
+    def effects(self, *, kind: str, layer: int | None = None) -> dict[str, Any]:
+        """What each head's absence changes, in a layer or in all: where there is a model and a target."""
         raise Unable(_NO_MODEL)
 
     def knockout(self, *, heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

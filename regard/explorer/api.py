@@ -149,9 +149,9 @@ def operations(limits: Limits) -> list[Operation]:
             "effects",
             "GET",
             f"{_TRACE}/effects",
-            "What the absence of each head changes.",
+            "What the absence of each head changes, in one layer or in all.",
             "Effects",
-            parameters={"id": _ID, "kind": at["kind"]},
+            parameters={"id": _ID, "kind": at["kind"], "layer": {**LAYER, "description": "by default all"}},
             needs_model=True,
         ),
         Operation(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.explorer.opening import Opening, Place
 from regard.explorer.packing import Packer, length, text
-from regard.explorer.scores import formula
+from regard.explorer.scores import formula, terms
 from regard.trace import Trace
 from regard.trace._call import Call
 from regard.trace._vectors import Vectors, products_wide, vectors
@@ -222,6 +222,7 @@ def _layer(trace: Trace, place: Place, name: str, found: Vectors, packer: Packer
         "layer": place.layer,
         "score": name,
         "formula": written,
+        "terms": terms(name),
         "scale": found.scale,
         "query_inputs": packer.pack(torch.cat(known)) if len(known) == len(asked) else None,
         "key_inputs": packer.pack(keys[item]) if keys is not None and len(keys[item]) == len(found.k) else None,

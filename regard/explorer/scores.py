@@ -36,6 +36,14 @@ _FORMULAS = {
     "Bias": "b",
 }
 
+_TERMS = {  # what is summed over dimensions, where that is not the whole formula: before it is scaled, without the rest
+    "Dot": "q·k",
+    "Relative": "q·k",
+    "Rotary(Dot())": "R(i) q · R(j) k",
+    "Cosine": "q/‖q‖ · k/‖k‖",
+}
+_NO_TERMS = ("Location", "ALiBi", "T5Bias", "Key", "Bias")  # they compare no vectors
+
 
 def counterfactual(name: str, dim: int) -> Score:
     """The score of this name for heads of ``dim``, the same numbers every time.
@@ -59,6 +67,25 @@ def formula(score: str) -> str:
     """
     parts = [_formula(part) for part in score.split(" + ")]
     return " + ".join(parts).replace("+ −", "− ")
+
+
+def terms(score: str) -> str:
+    """The part of a score's formula that is a sum over dimensions; "" where that is not known.
+
+    >>> terms("Dot() + ALiBi()"), terms("Rotary(Dot())"), terms("Softcap(Additive())")
+    ('q·k', 'R(i) q · R(j) k', 'vᵀ tanh(W q + U k)')
+    """
+    parts = [part for part in score.split(" + ") if part.partition("(")[0] not in _NO_TERMS]
+    found = [_terms(part) for part in parts]
+    return " + ".join(found) if all(found) else ""
+
+
+def _terms(score: str) -> str:
+    name, _, inner = score.removesuffix(")").partition("(")
+    if name in ("Rotary", "Softcap") and score not in _TERMS:
+        told = _terms(inner)
+        return f"{told}, q and k rotated by position" if told and name == "Rotary" else told
+    return _TERMS.get(score) or _TERMS.get(name) or ("" if inner else _FORMULAS.get(name, ""))
 
 
 def _formula(score: str) -> str:

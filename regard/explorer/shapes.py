@@ -203,7 +203,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "Effects": _object(
             kind=KIND,
             base={"type": "number", "description": "log p of the target"},
-            change={**_MATRIX, "description": "how it changes without each head, a row per layer"},
+            change={**_MATRIX, "description": "how it changes without each head, a row per layer asked for"},
         ),
         "Knockout": _object(
             heads=_many(_object(kind=KIND, layer=LAYER, head={"type": "integer", "minimum": 0, "maximum": 9999}))
@@ -240,5 +240,6 @@ def _steps() -> Schema:
         score=_TEXT,
         counterfactual={"type": "boolean"},
         formula=_TEXT,
+        terms={"type": "string", "description": "what the products are the terms of, before it is scaled; or empty"},
         scale=_MAYBE,
     )

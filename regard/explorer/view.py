@@ -107,14 +107,14 @@ class Recording(Answers):
 
     # --- without heads ---
 
-    def effects(self, *, kind: str) -> dict[str, Any]:
-        """How the target's log-probability changes without each head, [layers][heads]."""
+    def effects(self, *, kind: str, layer: int | None = None) -> dict[str, Any]:
+        """How the target's log-probability changes without each head, [layers][heads], or of one layer, [1][heads]."""
         with asked():
-            _, heads, _, _ = self.trace.shape(0, kind=kind, call=None)
+            _, heads, _, _ = self.trace.shape(layer or 0, kind=kind, call=None)
             base = self._log_probs({}).sum()
             alone = [
-                [self._log_probs({(kind, layer): [head]}).sum() - base for head in range(heads)]
-                for layer in range(self.trace.kinds[kind])
+                [self._log_probs({(kind, one): [head]}).sum() - base for head in range(heads)]
+                for one in (range(self.trace.kinds[kind]) if layer is None else [layer])
             ]
         return {"kind": kind, "base": base.item(), "change": numbers(torch.tensor(alone))}
 

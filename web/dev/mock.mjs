@@ -113,6 +113,7 @@ function steps(trace, kind, layer, head, query, score = "trained", key = 0) {
     difference: counterfactual ? null : Math.max(...context.map((x) => Math.abs(x - Math.fround(x)))),
     score: additive ? "Additive(16, 16, 16)" : "Dot()",
     counterfactual,
+    terms: additive ? "vᵀ tanh(W q + U k)" : "q·k",
     formula: additive ? "vᵀ tanh(W q + U k)" : "q·k / √d",
     scale,
   };
@@ -242,7 +243,8 @@ function get(url) {
   }
   if (what === "heads") return [200, heads(trace, ask.kind)];
   if (what === "effects") {
-    return [200, { kind: ask.kind, base: BASE, change: perHead(trace, ask.kind, (l, h) => knockout(trace, [{ kind: ask.kind, layer: l, head: h }]).change) }];
+    const change = perHead(trace, ask.kind, (l, h) => knockout(trace, [{ kind: ask.kind, layer: l, head: h }]).change);
+    return [200, { kind: ask.kind, base: BASE, change: ask.layer === undefined ? change : [change[layer]] }];
   }
   if (what === "align") {
     return [200, align(trace, layer, ask.head ?? "mean", ask.shift === undefined ? undefined : ask.shift === "1", ask.gold)];

@@ -1,8 +1,9 @@
 import { describe, expect, it } from "vitest";
-import { ordered, told, toggled, written } from "../src/lib/heads";
+import { effectsOf, largestEffect, likelihood, ordered, told, toggled, written } from "../src/lib/heads";
 import { headsCode, headSet, knockoutCode } from "../src/lib/python";
 import type { Out } from "../src/lib/selection";
-import type { HeadMeasures, Side, Trace } from "../src/lib/types";
+import type { Source } from "../src/lib/source";
+import type { HeadMeasures, Kind, Side, Trace } from "../src/lib/types";
 
 const measures: HeadMeasures = {
   kind: "self",
@@ -32,6 +33,22 @@ describe("heads", () => {
     expect(told(first!, "effect")).toBe("−0.500 Δ log p");
     expect(told(second!, "effect")).toBe("+0.100 Δ log p");
     expect(told(ordered(measures, null, "layer")[0]!, "effect")).toBe("not computed");
+  });
+
+  it("have effects that come a layer at a time", async () => {
+    const kind: Kind = { kind: "self", layers: 2, heads: 2, rows: "source", columns: "source", score: "Dot()" };
+    const source = { effects: async (_: string, name: string, layer: number | null) => ({ kind: name, base: -5, change: [effects.change[layer!]!] }) };
+    const done: number[] = [];
+    const all = await effectsOf(source as unknown as Source, "x", kind, new AbortController().signal, (layers) => done.push(layers));
+    expect(all).toEqual(effects);
+    expect(done).toEqual([0, 1]);
+    expect(largestEffect(all)).toBe("layer 1, head 1 (Δ log p −2.000)");
+  });
+
+  it("make a text more or less likely", () => {
+    expect([-2, 2, 0.05, -9].map(likelihood)).toEqual([
+      "7.4 times less likely", "7.4 times more likely", "1.051 times more likely", "8.1 × 10³ times less likely",
+    ]);
   });
 
   it("go out and come back", () => {

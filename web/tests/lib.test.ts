@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { across, arc, arcWidth, lineLength, MAX_WIDTH, sameLine } from "../src/lib/arcs";
-import { fixed, rounded, scientific } from "../src/lib/numbers";
+import { brief, fixed, rounded, scientific } from "../src/lib/numbers";
 import { errorRate, formatLinks, parseLinks } from "../src/lib/pharaoh";
 import { EXAMPLE, format, initial, parse, type Selection } from "../src/lib/selection";
 import type { Side } from "../src/lib/types";
@@ -105,6 +105,22 @@ const side: Side = {
     { text: "cats.", start: 9, end: 14 },
   ],
 };
+
+describe("pieces of one character", () => {
+  const token = (start: number, end: number, word: number) => ({ text: "", start, end, word });
+  const labels = (text: string, tokens: Side["tokens"]) =>
+    units({ text, tokens, words: [{ text, start: 0, end: text.length }] }, false).map((unit) => unit.label);
+
+  it("are numbered", () => {
+    expect(labels("a😀b", [token(0, 1, 0), token(1, 2, 0), token(1, 2, 0), token(1, 2, 0), token(2, 3, 0)])).toEqual(["a", "😀 1/3", "😀 2/3", "😀 3/3", "b"]);
+    expect(labels("aa", [token(0, 1, 0), token(1, 2, 0)])).toEqual(["a", "a"]); // two letters
+    expect(labels("x", [token(0, 0, -1), token(0, 0, -1), token(0, 1, 0)]).at(-1)).toBe("x"); // marks are no pieces
+  });
+
+  it("have a name where nothing can be seen", () => {
+    expect(labels("a\u200d\ufe0f", [token(0, 1, 0), token(1, 2, 0), token(2, 3, 0)])).toEqual(["a", "U+200D", "U+FE0F"]);
+  });
+});
 
 describe("units", () => {
   it("are tokens by their characters, not by UTF-16 units", () => {
@@ -238,6 +254,10 @@ describe("arcs", () => {
 });
 
 describe("numbers", () => {
+  it("are as short as a label", () => {
+    expect([0.25, 0.005, 0.0049, 1e-9, 0, 12.345, -0.25].map((x) => brief(x))).toEqual(["0.25", "0.01", "<0.01", "<0.01", "0.00", "12.35", "−0.25"]);
+  });
+
   it("have a true minus and no minus zero", () => {
     expect(fixed(-1.5, 2)).toBe("−1.50");
     expect(fixed(-0, 2)).toBe("0.00");

@@ -5,7 +5,7 @@ import { legend, mapping, ramp, share, stepOf, STEPS } from "../src/lib/long/col
 import { cells, nameOf, parent, refinable, segments, stripHeight, tokensOf, topLevel, TILE, type Size } from "../src/lib/long/grid";
 import { clean } from "../src/lib/long/labels";
 import { FLIGHTS, Loader } from "../src/lib/long/loader";
-import { tileCode } from "../src/lib/long/python";
+import { opened, tileCode } from "../src/lib/long/python";
 import { candidates, readRow, WIDTH } from "../src/lib/long/row";
 import { cellAt, scene, summary } from "../src/lib/long/scene";
 import { merged, parts, plan, SAMPLES, standIn, TileCache, type Asked, type Block, type Tile } from "../src/lib/long/tiles";
@@ -323,7 +323,7 @@ describe("words", () => {
   });
 
   it("give the cells on the screen in Python", () => {
-    const code = tileCode("a.safetensors", "self", 1, 2, "max", whole(BOOK, 800, 600), BOOK);
+    const code = tileCode(opened("a.safetensors"), "", "self", 1, 2, "max", whole(BOOK, 800, 600), BOOK);
     expect(code).toContain('trace.tile(1, 2, rows=(0, 99840), cols=(0, 99840), size=(390, 390), pool="max", kind="self")');
   });
 });

@@ -53,7 +53,7 @@ describe("attention computed here", () => {
   it("follows a query", () => {
     const steps = follow({
       query_input: null, key_input: null, q: [1, 2], k: [[3, 4], [5, -6], [9, 9]], v: [[1, 0], [0, 1], [7, 7]],
-      allowed: (j) => j < 2, recorded: [1, 0.001], output: null, score: "Dot()", formula: "q·k", scale: 0.5,
+      allowed: (j) => j < 2, recorded: [1, 0.001], output: null, score: "Dot()", formula: "q·k", terms: "q·k", scale: 0.5,
     });
     expect(steps.products[1]).toEqual([5, -12]);
     expect(steps.similarity).toEqual([11, -7, 27]);
@@ -69,7 +69,7 @@ describe("attention computed here", () => {
   it("uses products and scores that are given", () => {
     const steps = follow({
       query_input: null, key_input: null, q: [1], k: [[1], [1]], v: [[1], [2]], products: [[0.5, 0.25], [1, 1]], scaled: [0, 0],
-      allowed: () => true, recorded: null, output: null, score: "Additive()", formula: "", scale: null,
+      allowed: () => true, recorded: null, output: null, score: "Additive()", formula: "", terms: "", scale: null,
     });
     expect(steps.similarity).toEqual([0.75, 2]);
     expect(steps.weights).toEqual([0.5, 0.5]);
@@ -121,7 +121,7 @@ const document: Document = {
   weights: { cross: [[packed(cross, false), packed(even, false)]] },
   steps: [
     {
-      kind: "cross", layer: 0, score: "Dot()", formula: "q·k / √d", scale: Math.SQRT1_2, query_inputs: null, key_inputs: null,
+      kind: "cross", layer: 0, score: "Dot()", formula: "q·k / √d", terms: "q·k", scale: Math.SQRT1_2, query_inputs: null, key_inputs: null,
       heads: [{ head: 1, q: packed(q, true), k: packed(q, true), v: packed(q, true), allowed: "causal" }],
     },
   ],
@@ -168,7 +168,7 @@ describe("a document in the page", () => {
     expect(steps.masked.map((x) => x === null)).toEqual([false, false, true, true]);
     await expect(data.steps("", { ...place, head: 0 }, 0, "trained", signal)).rejects.toThrow(SourceError);
     expect((await data.heads("", "cross", signal)).entropy).toEqual([[1, 2]]);
-    await expect(data.effects("", "cross", signal)).rejects.toThrow("without");
+    await expect(data.effects("", "cross", null, signal)).rejects.toThrow("without");
     expect(await data.search("", "cross", "columns", "b", signal)).toEqual({ matches: [1], more: false });
   });
 

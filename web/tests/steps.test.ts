@@ -1,8 +1,9 @@
 import { describe, expect, it } from "vitest";
-import { choose } from "../src/lib/choice";
+import { choose, type Turn, turned } from "../src/lib/choice";
 import { inkOn, rooted, sequential } from "../src/lib/colour";
 import { alignCode, quoted, sentenceCode, stepsCode } from "../src/lib/python";
-import { initial } from "../src/lib/selection";
+import { kindOf, kindTitle } from "../src/lib/kinds";
+import { format, initial, parse, type Selection } from "../src/lib/selection";
 import { explain, isDot, isScaled, operands } from "../src/lib/steps";
 import type { Kind, Side, Steps, Trace } from "../src/lib/types";
 
@@ -47,6 +48,38 @@ describe("a choice", () => {
   });
 });
 
+describe("another kind", () => {
+  const aligned = { ...trace, alignment: { ...trace.alignment!, links: [[2, 1]] as [number, number][] } }; // sleeps, dort
+  const turn = (selection: Partial<Selection>, to: string, last: Turn | null = null) => {
+    const now = { ...initial(), ...selection };
+    return turned(aligned, choose(now, aligned)!, now, to, last);
+  };
+
+  it("keeps layer and head, and shows the word that is linked", () => {
+    const { change, turn: made } = turn({ layer: 1, head: 3, query: [2] }, "cross");
+    expect(change).toEqual({ kind: "cross", key: null, query: [2] }); // <s> il dort
+    expect(turn({ kind: "cross", query: [2] }, "decoder", made).change).toEqual({ kind: "decoder", key: null });
+  });
+
+  it("shows what was left, unless another word was chosen meanwhile", () => {
+    const { turn: made } = turn({ query: [0, 2] }, "cross");
+    expect(turn({ kind: "cross", query: [2] }, "self", made).change.query).toEqual([0, 2]);
+    expect(turn({ kind: "cross", query: [2] }, "self", null).change.query).toEqual([2]);
+    expect(turn({ kind: "cross", query: [1] }, "self", made).change.query).toEqual([]); // “il” has no link
+  });
+
+  it("has a name, of its tower too", () => {
+    expect(["self", "text self", "vision_1 cross"].map(kindTitle)).toEqual(["Self-attention", "Text self-attention", "Vision_1 cross-attention"]);
+    expect(["self", "text self", "x", "a b self", ""].map(kindOf)).toEqual(["self", "text self", null, null, null]);
+    const towers = { ...trace, sides: { text: trace.source }, kinds: [kind("text self", "text", "text")] };
+    expect(choose(initial(), towers)!.rows).toBe(trace.source);
+    expect(parse(format({ ...initial(), kind: "text self", out: [{ kind: "text self", layer: 0, head: 3 }] }))).toMatchObject({
+      kind: "text self",
+      out: [{ kind: "text self", layer: 0, head: 3 }],
+    });
+  });
+});
+
 const dot: Steps = {
   query_input: [1],
   key_input: [1],
@@ -65,6 +98,7 @@ const dot: Steps = {
   difference: 0,
   score: "Dot()",
   counterfactual: false,
+  terms: "q·k",
   formula: "q·k / √d",
   scale: 0.5,
 };

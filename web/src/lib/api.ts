@@ -80,7 +80,7 @@ export function httpSource(): Source {
     steps: (id, place, key, score, signal) => get(at(id, "steps", { ...place, key, score }), signal),
     align: (id, choice, signal) => get(at(id, "align", alignParameters(choice)), signal),
     heads: (id, kind, signal) => get(at(id, "heads", { kind }), signal),
-    effects: (id, kind, signal) => get(at(id, "effects", { kind }), signal),
+    effects: (id, kind, layer, signal) => get(at(id, "effects", { kind, layer }), signal),
     knockout: (id, heads, signal) => post(`api/trace/${encodeURIComponent(id)}/knockout`, { heads }, signal),
     tokens: (id, kind, side, from, to, signal) => get(at(id, "tokens", { kind, side, from, to }), signal),
     search: (id, kind, side, text, signal) => get(at(id, "search", { kind, side, text }), signal),

@@ -24,12 +24,16 @@ export function arcWidth(weight: number, full: number): number {
 const centre = (box: Box) => box.x + box.width / 2;
 const round = (value: number) => Math.round(value * 10) / 10;
 
-/** An arc from the query's word to the key's: over the line if both stand on it, between lines if not. */
-export function arc(from: Box, to: Box, room: number): Geometry {
+/**
+ * An arc from the query's word to the key's: over the line if both stand on it, between lines if not. `under` is the room
+ * that a word's number takes below it.
+ */
+export function arc(from: Box, to: Box, room: number, under = 0): Geometry {
   const [x1, x2] = [centre(from), centre(to)];
   if (from === to) return loop(x1, from.y, Math.min(room, 46));
   if (sameLine(from, to)) return arch(x1, x2, Math.min(from.y, to.y), room);
-  return to.y < from.y ? link(x1, from.y, x2, to.y + to.height) : link(x1, from.y + from.height, x2, to.y);
+  const foot = (box: Box) => box.y + box.height + under;
+  return to.y < from.y ? link(x1, from.y, x2, foot(to)) : link(x1, foot(from), x2, to.y);
 }
 
 export function sameLine(a: Box, b: Box): boolean {

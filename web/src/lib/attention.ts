@@ -28,6 +28,7 @@ export interface Vectors {
   output: number[] | null;
   score: string;
   formula: string;
+  terms: string;
   scale: number | null;
 }
 
@@ -44,10 +45,10 @@ export function follow(given: Vectors): Steps {
   const weighted = v.map((row, j) => row.map((x) => x * weights[j]!));
   const context = (v[0] ?? []).map((_, d) => add(weighted.map((row) => row[d]!)));
   const difference = recorded && context.reduce((most, x, d) => Math.max(most, Math.abs(x - recorded[d]!)), 0);
-  const { query_input, key_input, output, score, formula } = others;
+  const { query_input, key_input, output, score, formula, terms } = others;
   return {
     query_input, key_input, q, k, v, products, similarity, scaled, masked, weights, weighted, context,
-    output, recorded, difference, score, formula, scale, counterfactual: false,
+    output, recorded, difference, score, formula, terms, scale, counterfactual: false,
   };
 }
 

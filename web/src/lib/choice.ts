@@ -1,7 +1,8 @@
 // What a selection means for a trace: every index inside its range, every "page's choice" made.
 
 import type { Head, Selection } from "./selection";
-import type { Kind, KindName, Side, Trace } from "./types";
+import { kindPhrase, sideOf } from "./kinds";
+import type { Kind, KindName, Side, SideName, Trace } from "./types";
 
 export interface Choice {
   kind: Kind;
@@ -14,16 +15,10 @@ export interface Choice {
   key: number;
 }
 
-export const KIND_NAMES: Record<KindName, string> = {
-  self: "Self-attention",
-  decoder: "Decoder self-attention",
-  cross: "Cross-attention",
-};
-
 export function choose(selection: Selection, trace: Trace): Choice | null {
   const kind = trace.kinds.find((one) => one.kind === selection.kind) ?? trace.kinds[0];
   if (!kind) return null;
-  const [rows, columns] = [trace[kind.rows], trace[kind.columns]];
+  const [rows, columns] = [sideOf(trace, kind.rows), sideOf(trace, kind.columns)];
   const usual = (kind.kind === "cross" && trace.alignment) || { layer: null, head: null };
   const layer = clamp(selection.layer ?? usual.layer ?? 0, kind.layers);
   const wanted = selection.head ?? usual.head ?? 0;
@@ -42,6 +37,39 @@ function firstQuery(side: Side): number {
 
 const firstKey = (side: Side, query: number[]) => Math.min(query[0] ?? 0, side.tokens.length - 1);
 
+/** Which words one turned away from, and what was chosen instead: who turns back finds what was left. */
+export interface Turn {
+  trace: string;
+  from: { side: SideName; query: number[] };
+  to: { side: SideName; query: number[] };
+}
+
+/**
+ * The change that shows another kind. Layer and head stay, and so does the word; where other words look there, those that
+ * the alignment links it with.
+ */
+export function turned(trace: Trace, choice: Choice, selection: Selection, to: KindName, last: Turn | null): { change: Partial<Selection>; turn: Turn | null } {
+  const kind = trace.kinds.find((one) => one.kind === to) ?? choice.kind;
+  const key = kind.columns === choice.kind.columns ? selection.key : null;
+  const [from, into] = [choice.kind.rows, kind.rows];
+  if (from === into) return { change: { kind: to, key }, turn: last };
+  const back = last?.trace === trace.id && last.to.side === from && last.from.side === into && String(last.to.query) === String(choice.query);
+  const query = back ? last.from.query : linked(trace, choice.query, from, into);
+  return { change: { kind: to, key, query }, turn: { trace: trace.id, from: { side: from, query: choice.query }, to: { side: into, query } } };
+}
+
+/** The words of the other side that tokens are linked with, as their first tokens. */
+function linked(trace: Trace, tokens: number[], from: SideName, into: SideName): number[] {
+  const sides = ["source", "target"];
+  const [at, other] = [sides.indexOf(from), sides.indexOf(into)];
+  if (at < 0 || other < 0 || !trace.alignment) return [];
+  const [own, theirs] = [sideOf(trace, from).tokens, sideOf(trace, into).tokens];
+  const words = tokens.map((token) => own[token]?.word ?? -1);
+  const found = words.flatMap((word) => trace.alignment!.links.filter((link) => link[at] === word).map((link) => link[other]));
+  const first = found.map((word) => theirs.findIndex((token) => token.word === word)).filter((token) => token >= 0);
+  return [...new Set(first)].slice(0, tokens.length);
+}
+
 export function clamp(index: number, size: number): number {
   return Math.max(0, Math.min(index, size - 1));
 }
@@ -49,5 +77,5 @@ export function clamp(index: number, size: number): number {
 /** The words for a choice, as in "layer 0, head 3 of encoder self-attention". */
 export function placeName(choice: Choice): string {
   const head = choice.head === "mean" ? "mean of all heads" : `head ${choice.head}`;
-  return `${KIND_NAMES[choice.kind.kind].toLowerCase()}, layer ${choice.layer}, ${head}`;
+  return `${kindPhrase(choice.kind.kind)}, layer ${choice.layer}, ${head}`;
 }

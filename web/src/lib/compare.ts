@@ -1,6 +1,7 @@
 // Two matrices of attention beside each other, made comparable: every row is shares of 1.
 
 import { type Choice, clamp } from "./choice";
+import { roleOf } from "./kinds";
 import type { Beside, Head, Selection } from "./selection";
 import type { Source } from "./source";
 import type { Kind, Trace } from "./types";
@@ -10,8 +11,8 @@ export const TRAINED = "trained";
 
 /** The measures that a source has for a kind. */
 export function measuresOf(source: Source, always: readonly string[], kind: string): string[] {
-  const rolled = source.can.rollout && kind === "self" && !always.includes("rollout") ? ["rollout"] : [];
-  return [...always, ...rolled].filter((one) => one !== "rollout" || kind === "self");
+  const rolled = source.can.rollout && roleOf(kind) === "self" && !always.includes("rollout") ? ["rollout"] : [];
+  return [...always, ...rolled].filter((one) => one !== "rollout" || roleOf(kind) === "self");
 }
 
 /** The selection's own side. */

@@ -33,6 +33,7 @@ export interface PackedLayer {
   layer: number;
   score: string;
   formula: string;
+  terms: string;
   scale: number | null;
   query_inputs?: Packed | null;
   key_inputs?: Packed | null;

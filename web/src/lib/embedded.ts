@@ -2,10 +2,11 @@
 
 import { aligned, entropy, follow, pooled } from "./attention";
 import { bytes, type Document, type Packed, type PackedHead, type PackedLayer, type Stored, unpacked, VERSION } from "./document";
+import { sideOf } from "./kinds";
 import { scientific } from "./numbers";
 import { type View, VIEWS } from "./selection";
 import { type Abilities, type AlignChoice, type Area, type Matrix, type Place, type Source, SourceError } from "./source";
-import type { Alignment, KindName, Models, Row, Steps, Tile, Trace } from "./types";
+import type { Alignment, Effects, KindName, Models, Row, Steps, Tile, Trace } from "./types";
 import { meanRows } from "./units";
 
 export const ID = "embedded";
@@ -75,7 +76,11 @@ class Embedded implements Source {
   }
 
   heads = async (_: string, kind: KindName) => found(this.document.heads, kind, "the measures of its heads");
-  effects = async (_: string, kind: KindName) => found(this.document.effects, kind, "the effects of its heads");
+
+  async effects(_: string, kind: KindName, layer: number | null): Promise<Effects> {
+    const all = found(this.document.effects, kind, "the effects of its heads");
+    return layer === null ? all : { ...all, change: all.change.slice(layer, layer + 1) };
+  }
 
   async knockout(): Promise<never> {
     throw missing("a model to run again");
@@ -93,7 +98,7 @@ class Embedded implements Source {
 
   #labels(kind: KindName, side: "rows" | "columns"): string[] {
     const one = this.#trace.kinds.find((one) => one.kind === kind);
-    return one ? this.#trace[one[side]].tokens.map((token) => token.text) : [];
+    return one ? sideOf(this.#trace, one[side]).tokens.map((token) => token.text) : [];
   }
 
   #unpacked(packed: Packed): number[][] {
@@ -137,6 +142,7 @@ class Embedded implements Source {
       output: row(head.output, query),
       score: layer.score,
       formula: layer.formula,
+      terms: layer.terms,
       scale: layer.scale,
     });
   }

@@ -1,8 +1,10 @@
 // Heads by what they do: measures, orders, and sets of those that are knocked out.
 
-import { fixed } from "./numbers";
+import { fixed, scientific } from "./numbers";
 import type { Out, Sort } from "./selection";
-import type { Effects, HeadMeasures, Side } from "./types";
+import type { Source } from "./source";
+import type { Effects, HeadMeasures, Kind, Side } from "./types";
+import { pieceLabel } from "./units";
 
 export interface OneHead {
   layer: number;
@@ -53,6 +55,34 @@ export function told(one: OneHead, by: keyof typeof MEASURES): string {
   return `${by === "effect" && value > 0 ? "+" : ""}${fixed(value, digits)}${unit && ` ${unit}`}`;
 }
 
+/** Effects of all heads, a layer at a time: `told` hears how many layers are done. */
+export async function effectsOf(source: Source, id: string, kind: Kind, signal: AbortSignal, told: (layers: number) => void): Promise<Effects> {
+  const change: number[][] = [];
+  let base = 0;
+  for (let layer = 0; layer < kind.layers; layer += 1) {
+    told(layer);
+    const one = await source.effects(id, kind.kind, layer, signal);
+    base = one.base;
+    change.push(...one.change);
+  }
+  return { kind: kind.kind, base, change };
+}
+
+/** “layer 5, head 4 (Δ log p −2.205)”: the head whose absence changes most. */
+export function largestEffect({ change }: Effects): string {
+  const all = change.flatMap((heads, layer) => heads.map((value, head) => ({ layer, head, value })));
+  const most = all.reduce((a, b) => (Math.abs(b.value) > Math.abs(a.value) ? b : a));
+  return `layer ${most.layer}, head ${most.head} (Δ log p ${signed(most.value, 3)})`;
+}
+
+export const signed = (value: number, digits: number) => `${value > 0 ? "+" : ""}${fixed(value, digits)}`;
+
+/** “9.1 times less likely” */
+export function likelihood(change: number): string {
+  const times = Math.exp(Math.abs(change));
+  return `${times < 1000 ? fixed(times, times < 1.1 ? 3 : 1) : scientific(times)} times ${change < 0 ? "less" : "more"} likely`;
+}
+
 export const sameHead = (a: Out, b: Out) => a.kind === b.kind && a.layer === b.layer && a.head === b.head;
 
 /** With the head if it was not there, without it if it was. */
@@ -64,9 +94,6 @@ export function toggled(out: readonly Out[], one: Out): Out[] {
 /** What each step of the decoder writes: the target's tokens after <s>, then the end. */
 export function written(target: Side, count: number): string[] {
   const characters = Array.from(target.text);
-  const label = (at: number) => {
-    const token = target.tokens[at];
-    return token ? characters.slice(token.start, token.end).join("").trim() || token.text.trim() || "␣" : "end";
-  };
+  const label = (at: number) => (target.tokens[at] ? pieceLabel(target.tokens, at, characters) : "end");
   return Array.from({ length: count }, (_, t) => label(t + 1));
 }

@@ -10,6 +10,12 @@ export function fixed(value: number | null | undefined, digits = 3): string {
   return signed(value.toFixed(digits));
 }
 
+/** As short as a label is: of what is too small for its digits, that it is; <0.01 */
+export function brief(value: number, digits = 2): string {
+  const least = 10 ** -digits;
+  return value > 0 && value < least / 2 ? `<${least.toFixed(digits)}` : signed(value.toFixed(digits));
+}
+
 /** As short as a cell is: tiny values are 0. */
 export function rounded(value: number | null, digits = 2): string {
   return value === null || !Number.isFinite(value) ? fixed(value) : signed(value.toFixed(digits));

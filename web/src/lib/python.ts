@@ -1,6 +1,7 @@
 // "Copy as Python": code whose output is the numbers on the screen.
 
 import type { Choice } from "./choice";
+import { roleOf, sideOf } from "./kinds";
 import type { Beside, Out, Selection } from "./selection";
 import type { Answer, Summary, Trace } from "./types";
 
@@ -19,13 +20,13 @@ function loaded(trace: Trace): string[] {
   ];
 }
 
-function recorded(trace: Trace): string[] {
+export function recorded(trace: Trace): string[] {
   if (!trace.translation) return ["# with regard.record(model) as trace:", "#     model(…)"];
   return [...loaded(trace), "with regard.record(t.model) as trace:", "    t.forced([(source, target)])"];
 }
 
 /** A recurrent decoder makes a call per step; `call=None` reads them as one. */
-const every = (trace: Trace) => (trace.kinds.some((kind) => kind.kind !== "cross") ? "" : ", call=None");
+export const every = (trace: Trace) => (trace.kinds.some((kind) => roleOf(kind.kind) !== "cross") ? "" : ", call=None");
 
 const list = (values: number[]) => `[${values.join(", ")}]`;
 
@@ -35,7 +36,7 @@ export function sentenceCode(trace: Trace, choice: Choice, selection: Selection,
   const mean = choice.head === "mean" ? ".mean(0)" : "";
   const all = tokens.flat();
   const lines = recorded(trace);
-  if (selection.measure === "rollout") return rolloutCode(lines, choice.layer, all);
+  if (selection.measure === "rollout") return rolloutCode(lines, choice, all);
   const call = `trace.${selection.measure}(${choice.layer}, ${head}, rows=${list(all)}, kind="${choice.kind.kind}"${every(trace)})${mean}`;
   lines.push(`rows = ${call}  # [${all.length}, ${choice.columns.tokens.length}]`);
   const groups = tokens.map((group) => list(group.map((token) => all.indexOf(token))));
@@ -45,8 +46,11 @@ export function sentenceCode(trace: Trace, choice: Choice, selection: Selection,
   return lines.join("\n") + "\n";
 }
 
-function rolloutCode(lines: string[], layer: number, tokens: number[]): string {
-  lines.push(`print(sum(trace.rollout(row, layer=${layer}) for row in ${list(tokens)}))`);
+/** `rollout` is of the kind "self", unless another one is named. */
+const rolledKind = (kind: string) => (kind === "self" ? "" : `, kind="${kind}"`);
+
+function rolloutCode(lines: string[], { kind, layer }: Choice, tokens: number[]): string {
+  lines.push(`print(sum(trace.rollout(row, layer=${layer}${rolledKind(kind.kind)}) for row in ${list(tokens)}))`);
   return lines.join("\n") + "\n";
 }
 
@@ -148,8 +152,8 @@ export function knockoutCode(trace: Trace, out: readonly Out[]): string {
 function sideCode(name: string, of: Trace, trace: string, side: Beside): string[] {
   const { kind, layer, head, measure, score } = side;
   const where = `kind="${kind}"${every(of)}`;
-  const queries = of[of.kinds.find((one) => one.kind === kind)?.rows ?? "source"].tokens.length;
-  if (measure === "rollout") return [`${name} = torch.stack([${trace}.rollout(row, layer=${layer}) for row in range(${queries})])`];
+  const queries = sideOf(of, of.kinds.find((one) => one.kind === kind)?.rows ?? "source").tokens.length;
+  if (measure === "rollout") return [`${name} = torch.stack([${trace}.rollout(row, layer=${layer}${rolledKind(kind)}) for row in range(${queries})])`];
   const other = SCORES[score];
   if (other) {
     return [

@@ -1,5 +1,6 @@
 // The one selection, and its form in the URL's hash: #/view?name=value&…
 
+import { kindOf } from "./kinds";
 import type { KindName } from "./types";
 
 export type View = "sentence" | "steps" | "align" | "heads" | "compare" | "long" | "summary" | "answer";
@@ -80,7 +81,6 @@ export interface Selection {
 export const VIEWS: readonly View[] = ["sentence", "steps", "align", "heads", "compare", "long", "summary", "answer"];
 export const SORTS: readonly Sort[] = ["layer", "entropy", "sink", "distance", "effect"];
 export const SINKS: readonly Sink[] = ["special", "punctuation", "first"];
-const KINDS: readonly KindName[] = ["self", "decoder", "cross"];
 
 export const EXAMPLE = "The cat sat on the mat because it was tired.";
 export const DOCUMENT =
@@ -222,8 +222,6 @@ function numbers(text: string | null): number[] {
   const found = (text ?? "").split(",").map(count);
   return [...new Set(found.filter((value) => value !== null))].slice(0, 64);
 }
-
-const kindOf = (text: string | undefined) => KINDS.find((kind) => kind === text) ?? null;
 
 function outs(text: string | null): Out[] {
   const found = new Map<string, Out>();

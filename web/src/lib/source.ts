@@ -103,7 +103,8 @@ export interface Source {
   steps(id: string, place: Place, key: number, score: string, signal: AbortSignal): Promise<Steps>;
   align(id: string, choice: AlignChoice, signal: AbortSignal): Promise<Alignment>;
   heads(id: string, kind: KindName, signal: AbortSignal): Promise<HeadMeasures>;
-  effects(id: string, kind: KindName, signal: AbortSignal): Promise<Effects>;
+  /** Of one layer, the only row of `change` then; or of all (null). */
+  effects(id: string, kind: KindName, layer: number | null, signal: AbortSignal): Promise<Effects>;
   knockout(id: string, heads: readonly HeadPlace[], signal: AbortSignal): Promise<Knockout>;
   tokens(id: string, kind: KindName, side: Labels, from: number, to: number, signal: AbortSignal): Promise<Tokens>;
   search(id: string, kind: KindName, side: Labels, text: string, signal: AbortSignal): Promise<{ matches: number[]; more: boolean }>;

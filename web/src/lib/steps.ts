@@ -26,6 +26,9 @@ export function isDot(steps: Steps): boolean {
   );
 }
 
+/** What the products are the terms of: not the score, which may scale their sum and add to it. */
+export const summed = (steps: Steps): string => steps.terms || "the similarity";
+
 /** Whether the score is the similarity times one factor, and nothing is added. */
 export function isScaled(steps: Steps): boolean {
   const { scale, scaled, similarity } = steps;
@@ -89,7 +92,7 @@ export function explain(cell: Cell, steps: Steps, keys: string[]): string {
       return `v[${key}, ${dim}] = ${at(steps.v[index], dim!)}, this key’s input through W_V`;
     case "products": {
       const value = at(steps.products[index], dim!);
-      if (!isDot(steps)) return `term ${dim} of ${steps.formula} for ${key} = ${value}`;
+      if (!isDot(steps)) return `dimension ${dim} of ${summed(steps)} for ${key} = ${value}`;
       return `q[${dim}] × k[${key}, ${dim}] = ${at(steps.q, dim!)} × ${at(steps.k[index], dim!)} = ${value}`;
     }
     case "similarity":

@@ -3,11 +3,12 @@
 
 import { getContext, setContext } from "svelte";
 import type { Address } from "./address";
+import { type Choice, type Turn, turned } from "./choice";
 import { format, parse, type Selection, type View } from "./selection";
 import { type Source, SourceError } from "./source";
 import { viewsOf } from "./tabs";
 import { Theme, type Usual } from "./theme.svelte";
-import type { Answer, Models, Named, Summary, Trace } from "./types";
+import type { Answer, KindName, Models, Named, Summary, Trace } from "./types";
 
 class SelectionStore {
   now: Selection = $state.raw(parse(""));
@@ -150,6 +151,8 @@ export class Page {
   readonly selection: SelectionStore;
   readonly theme: Theme;
   readonly keys = new Keys();
+  /** The last change of kind. */
+  #turn: Turn | null = null;
   readonly models = new Resource<Models>();
   readonly trace: TraceResource;
   readonly second: TraceResource;
@@ -176,6 +179,13 @@ export class Page {
   close(): void {
     this.#closing.abort();
     for (const one of [this.models, this.trace, this.second, this.summary, this.answer, this.given]) one.clear();
+  }
+
+  /** Shows another kind of attention of a trace. */
+  turnTo(kind: KindName, trace: Trace, choice: Choice): void {
+    const { change, turn } = turned(trace, choice, this.selection.now, kind, this.#turn);
+    this.#turn = turn;
+    this.selection.set(change);
   }
 
   /** The views that there are: what the source can do, with the models that it has. */

@@ -9,7 +9,7 @@ export const TABS: Record<View, { label: string; asks: string }> = {
   align: { label: "Align", asks: "Which source word made this target word?" },
   heads: { label: "Heads", asks: "What does each head do?" },
   compare: { label: "Compare", asks: "Where do these two differ?" },
-  long: { label: "Long", asks: "Where does attention go in 100,000 tokens?" },
+  long: { label: "Long", asks: "Where does attention go in a long text?" },
   summary: { label: "Summary", asks: "What was this summary made of?" },
   answer: { label: "Answer", asks: "Where in the text is the answer?" },
 };
@@ -25,6 +25,13 @@ export const TASKS: Record<View, Task | null> = {
   summary: "summarization",
   answer: "qa",
 };
+
+/** What Long shows where no trace was given: the sentence of the other views. Also among traces, by this name. */
+export const SENTENCE = "sentence";
+
+/** Whether a view is about the sentence; Long is, where there is nothing longer or it is chosen. */
+export const readsSentence = (view: View, trace: string, given: readonly Named[] | null): boolean =>
+  TASKS[view] === "translation" || (view === "long" && (trace === SENTENCE || (trace === "" && given?.length === 0)));
 
 /** The models of a task; while they are not known, none. */
 export const modelsOf = (known: Models | null, task: Task): Model[] => known?.models.filter((one) => one.task === task) ?? [];

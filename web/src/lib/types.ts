@@ -1,7 +1,9 @@
 // What the service answers; see regard/explorer for the other side.
 
-export type KindName = "self" | "decoder" | "cross";
-export type SideName = "source" | "target";
+/** "self", "decoder" or "cross", after the name of a tower where there are several; see kinds.ts. */
+export type KindName = string;
+/** "source", "target", or the name of a tower. */
+export type SideName = string;
 
 export interface Span {
   text: string;
@@ -68,6 +70,8 @@ export interface Trace {
   model: string;
   source: Side;
   target: Side;
+  /** Those of towers, by name. */
+  sides?: Record<string, Side>;
   kinds: Kind[];
   /** null where there are no words on two sides. */
   alignment: Alignment | null;
@@ -152,6 +156,8 @@ export interface Steps {
   score: string;
   counterfactual: boolean;
   formula: string;
+  /** What the products are the terms of: the part of the formula that is summed before it is scaled. */
+  terms: string;
   scale: number | null;
 }
 

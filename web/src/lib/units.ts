@@ -1,6 +1,6 @@
 // Units are what is shown and clicked: tokens as the model has them, or whole words. Rows of weights follow.
 
-import type { Side, Span } from "./types";
+import type { Side, Span, Token } from "./types";
 import type { Sink } from "./selection";
 
 export interface Unit {
@@ -26,11 +26,26 @@ export function units(side: Side, words: boolean): Unit[] {
       last.tokens.push(index);
       return;
     }
-    const piece = special ? "" : characters.slice(token.start, token.end).join("").trim();
-    const label = words && !special ? (side.words[token.word]?.text ?? token.text) : piece || token.text.trim() || "␣";
+    const label = words && !special ? (side.words[token.word]?.text ?? token.text) : pieceLabel(side.tokens, index, characters);
     found.push({ label, tokens: [index], word: token.word, special, continues });
   });
   return found;
+}
+
+const INVISIBLE = /^[\p{Cf}\u{FE00}-\u{FE0F}]+$/u;
+
+/** A token as text. Several that stand for one character, as its bytes may, are numbered: 😀 1/4. */
+export function pieceLabel(tokens: readonly Token[], index: number, characters: readonly string[]): string {
+  const token = tokens[index]!;
+  const piece = token.word < 0 ? "" : characters.slice(token.start, token.end).join("").trim();
+  if (INVISIBLE.test(piece)) return Array.from(piece, (c) => `U+${c.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
+  const label = piece || token.text.trim() || "␣";
+  if (token.word < 0 || token.end <= token.start) return label;
+  const same = (at: number) => tokens[at]?.word === token.word && tokens[at]!.start === token.start && tokens[at]!.end === token.end;
+  let [first, end] = [index, index + 1];
+  while (same(first - 1)) first -= 1;
+  while (same(end)) end += 1;
+  return end - first > 1 ? `${label} ${index - first + 1}/${end - first}` : label;
 }
 
 /** Words as units, where there are no tokens. */

@@ -4,8 +4,11 @@ import { quoted } from "../python";
 import { cellOf, type Size } from "./grid";
 import { levelOf, span, type Viewport } from "./viewport";
 
+/** A trace from its file. */
+export const opened = (name: string) => ["import regard.trace", "", `trace = regard.trace.load(${quoted(name)})`];
+
 /** Whole cells only: those that the tile method makes of the same size as the page does. */
-export function tileCode(name: string, kind: string, layer: number, head: number, pool: string, view: Viewport, size: Size): string {
+export function tileCode(made: string[], calls: string, kind: string, layer: number, head: number, pool: string, view: Viewport, size: Size): string {
   const cell = cellOf(levelOf(view, size));
   const seen = span(view, size);
   const whole = ([from, to]: [number, number], length: number): [number, number] => {
@@ -18,10 +21,8 @@ export function tileCode(name: string, kind: string, layer: number, head: number
   const count = ([first, end]: [number, number]) => Math.ceil((end - first) / cell);
   const options = [`rows=(${rows.join(", ")})`, `cols=(${columns.join(", ")})`, `size=(${count(rows)}, ${count(columns)})`];
   return [
-    "import regard.trace",
-    "",
-    `trace = regard.trace.load(${quoted(name)})`,
-    `cells = trace.tile(${layer}, ${head}, ${options.join(", ")}, pool="${pool}", kind="${kind}")`,
+    ...made,
+    `cells = trace.tile(${layer}, ${head}, ${options.join(", ")}, pool="${pool}", kind="${kind}"${calls})`,
     `print(cells)  # [${count(rows)}, ${count(columns)}], cells of ${cell} × ${cell} tokens`,
     "",
   ].join("\n");
