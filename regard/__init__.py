@@ -11,6 +11,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from regard import _processors as _processors  # what a forked child needs
+
 if TYPE_CHECKING:
     from regard import decode, mask, models, nn, score, trace
     from regard.answerer import Answerer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from regard._processors import limit
 from regard._start import ending, own_process
 
 
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command() -> int:
     """The command of this process."""
     own_process()
+    limit()
     try:
         return main()
     finally:

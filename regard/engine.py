@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import regard.decode as decode
+from regard._processors import threads
 from regard.models import RNNSeq2Seq
+from regard.nn.int8 import weights
 
 if TYPE_CHECKING:
     from regard.decode import KnownWords
@@ -71,6 +73,7 @@ class TorchEngine:
 
     def __init__(self, model: Any) -> None:
         self.model = model.eval()
+        self._weights = weights(model)
         self.max_length: int | None = model.max_length
         self.shift = not isinstance(model, RNNSeq2Seq)
 
@@ -85,11 +88,15 @@ class TorchEngine:
         words: KnownWords | None = None,
     ) -> list[list[Found]]:
         how = {"prefix": self._prefix(prefixes), "ban": ban, "words": words}
-        rows = search.run(self.model, self._encoded(sources), number, **how)
+        memory = self._encoded(sources)
+        with threads(self._weights * len(sources) * search.rows):
+            rows = search.run(self.model, memory, number, **how)
         return [[Found(h.tokens.tolist(), h.score, h.log_probs.sum().item()) for h in row] for row in rows]
 
     def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
-        found = decode.score(self.model, self._encoded(sources), self._ended(targets), attention=attention)
+        memory = self._encoded(sources)
+        with threads(self._weights * sum(map(len, targets))):
+            found = decode.score(self.model, memory, self._ended(targets), attention=attention)
         return [Found(h.tokens.tolist(), h.score, h.score, h.attention) for h in found]
 
     @property
@@ -100,7 +107,8 @@ class TorchEngine:
 
     @torch.no_grad()
     def _encoded(self, sources: Rows) -> Any:
-        return self.model.encode(self._ended(sources))
+        with threads(self._weights * sum(map(len, sources))):
+            return self.model.encode(self._ended(sources))
 
     def _ended(self, rows: Rows) -> Tensor:
         """[N, S], each with the end symbol, then padding."""

@@ -87,6 +87,11 @@ class Search:
         """How many sentences there is room for at once."""
         return max(1, TOGETHER // max(self.beam, self.nbest))
 
+    @property
+    def rows(self) -> int:
+        """The hypotheses of a sentence that are open at once."""
+        return self.nbest if self.sample else self.beam
+
     def run(self, model: Any, memory: Any, number: int, **options: Any) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence; ``number`` tells batches apart."""
         import regard.decode as decode

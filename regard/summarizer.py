@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from regard._processors import threads
 from regard.align import by_word
 from regard.decode import Hypothesis, named
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
+from regard.nn.int8 import weights
 from regard.search import Search, SummarySearch
 from regard.spelling import Spelling, joined
 from regard.spelling import Word as Spelled
@@ -214,10 +216,12 @@ class Summarizer:
         memory = self.model.encode(pad_sequence(ended, True, self.model.pad_id).to(self.device))
         if length is not None:
             memory, search = self._sized(memory, sources, search, length)
-        found = search.run(self.model, memory, number, ban=self._ban)
+        with threads(weights(self.model) * memory.size * search.rows):
+            found = search.run(self.model, memory, number, ban=self._ban)
         if consensus:
             drawn = replace(search, sample=True, nbest=consensus, temperature=TEMPERATURE, seed=search.seed or 0)
-            more = drawn.run(self.model, memory, number, ban=self._ban)
+            with threads(weights(self.model) * memory.size * drawn.rows):
+                more = drawn.run(self.model, memory, number, ban=self._ban)
             found = [likest([*ours, *theirs])[: search.nbest] for ours, theirs in zip(found, more, strict=True)]
         items = torch.tensor([i for i, row in enumerate(found) for _ in row], device=self.device)
         again = iter(read(self.model, memory.select(items), [h.tokens for row in found for h in row]))

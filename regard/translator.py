@@ -45,6 +45,13 @@ class _Job(NamedTuple):
     joint: Joint
 
 
+class _Unknown(NamedTuple):
+    """A sentence with translations that have unknown words: the words of its source, and the other translations."""
+
+    own: set[str]
+    good: list[Translation]
+
+
 class _Pair(NamedTuple):
     """A sentence and a translation of it, to be read."""
 
@@ -273,37 +280,55 @@ class Translator:
     def _decode(
         self, jobs: list[_Job], search: Search, attention: bool, batch_tokens: int, progress: Progress | None
     ) -> list[list[Translation]]:
-        """The translations of each sentence, best first."""
+        """The translations of each sentence, best first.
+
+        What is to be translated again, with known words, waits for its like: a batch of a few costs nearly as much as
+        a whole one.
+        """
         found: dict[int, list[Translation]] = {}
+        unknown: dict[int, _Unknown] = {}
         lengths = [len(job.source.ids) for job in jobs]
         for number, batch in enumerate(batches_of(lengths, batch_tokens, search.sentences)):
-            sources, prefixes = [jobs[i].source.ids for i in batch], [jobs[i].prefix for i in batch]
-            rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban)
-            for i, row in zip(batch, rows, strict=True):
-                found[i] = [self._translation(hypothesis) for hypothesis in row]
+            new = self._searched([jobs[i] for i in batch], search, number)
+            found |= zip(batch, new, strict=True)
             if self.lexicon is not None and search.known_words:
-                found |= self._known({i: found[i] for i in batch}, jobs, search, number, self.lexicon)
+                unknown |= self._unknown({i: jobs[i] for i in batch}, found, self.lexicon)
+            if progress and (finished := len(batch) - len(unknown.keys() & set(batch))):
+                progress(finished)
+        again = list(unknown)
+        for number, some in enumerate(batches_of([lengths[i] for i in again], batch_tokens, search.sentences)):
+            batch = [again[k] for k in some]
+            new = self._searched([jobs[i] for i in batch], search, number, [unknown[i].own for i in batch])
+            for i, row in zip(batch, new, strict=True):
+                found[i] = _filled(found[i], unknown[i].good, row, ranked=not search.sample)
             if progress:
                 progress(len(batch))
         done = [found[i] for i in range(len(jobs))]
         return self._attended(jobs, done, batch_tokens) if attention else done
 
-    def _known(
-        self, found: dict[int, list[Translation]], jobs: list[_Job], search: Search, number: int, lexicon: Lexicon
-    ) -> dict[int, list[Translation]]:
-        """Of those sentences that have translations with words nobody knows: the others, and new ones beside them."""
-        read = self.subwords.decode
-        own = {i: {*runs(read(jobs[i].source.ids)), *runs(read(jobs[i].prefix))} for i in found}
-        known = {i: {plain(word) for word in words} for i, words in own.items()}
-        good = {i: [one for one in row if not lexicon.beyond(one.text, known[i])] for i, row in found.items()}
-        again = [i for i, row in found.items() if len(good[i]) < len(row)]
-        if not again:
-            return {}
-        words = KnownWords(lexicon, self.subwords.spelled, [own[i] for i in again], EOS)
-        sources, prefixes = [jobs[i].source.ids for i in again], [jobs[i].prefix for i in again]
+    def _searched(
+        self, jobs: list[_Job], search: Search, number: int, own: list[set[str]] | None = None
+    ) -> list[list[Translation]]:
+        """One batch; with words of its own for each sentence, known ones alone."""
+        sources, prefixes = [job.source.ids for job in jobs], [job.prefix for job in jobs]
+        words = None
+        if own is not None and self.lexicon is not None:
+            words = KnownWords(self.lexicon, self.subwords.spelled, own, EOS)
         rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban, words=words)
-        new = {i: [self._translation(one) for one in row] for i, row in zip(again, rows, strict=True)}
-        return {i: _filled(found[i], good[i], new[i], ranked=not search.sample) for i in again}
+        return [[self._translation(one) for one in row] for row in rows]
+
+    def _unknown(
+        self, jobs: Mapping[int, _Job], found: Mapping[int, list[Translation]], lexicon: Lexicon
+    ) -> dict[int, _Unknown]:
+        """Those sentences that have translations with words nobody knows."""
+        read, unknown = self.subwords.decode, {}
+        for i, job in jobs.items():
+            own = {*runs(read(job.source.ids)), *runs(read(job.prefix))}
+            known = {plain(word) for word in own}
+            good = [one for one in found[i] if not lexicon.beyond(one.text, known)]
+            if len(good) < len(found[i]):
+                unknown[i] = _Unknown(own, good)
+        return unknown
 
     def _attended(self, jobs: list[_Job], done: list[list[Translation]], tokens: int) -> list[list[Translation]]:
         """The same with attention, by reading what was written as the text that it is."""

@@ -26,6 +26,7 @@ ROOT = Path(regard.__file__).parent
 
 # Imports point up this list only.
 LAYOUT = [
+    "_processors",
     "_start",
     "terms",
     "score",
