@@ -155,4 +155,5 @@ def test_the_child_of_a_fork_does_not_hang() -> None:
         assert out.split()[-1] == "7"
     except subprocess.TimeoutExpired:
         os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
         pytest.fail("the child of a fork hangs")
