@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 WORTH = 2**26  # multiply-adds of a step that are worth a thread
 
@@ -95,7 +96,7 @@ def _forked() -> None:
     """A child of a fork has none of PyTorch's threads, and waits for them forever if it is not told so."""
     global _lock, _inside
     _lock, _inside = threading.Lock(), 0
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if hasattr(torch, "set_num_threads"):
         torch.set_num_threads(1)
 
