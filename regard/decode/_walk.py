@@ -85,7 +85,7 @@ def sample(
 
     def pick(log_p: Tensor, open_: Tensor) -> Tensor:
         u = torch.rand(memory.size, samples, 1, generator=generator, dtype=torch.float64).to(log_p.device)
-        return _draw(_narrow(log_p / temperature, top_k, top_p), u[open_].flatten(0, 1))
+        return draw(narrow(log_p / temperature, top_k, top_p), u[open_].flatten(0, 1))
 
     with evaluating(model):
         rules = Rules.make(model, memory, limits, prefix, ban, words, samples)
@@ -140,7 +140,7 @@ def _collect(words: list[Tensor], values: list[Tensor], size: int, k: int, pad: 
     ]  # fmt: skip
 
 
-def _narrow(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
+def narrow(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
     """Probabilities of the tokens left by top-k and then top-p, [n, V]; not normalised."""
     if top_k is not None and top_k < logits.shape[-1]:
         least = logits.topk(top_k, -1).values[:, -1:]
@@ -153,7 +153,7 @@ def _narrow(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
     return p
 
 
-def _draw(p: Tensor, u: Tensor) -> Tensor:
+def draw(p: Tensor, u: Tensor) -> Tensor:
     """The token at which the cumulated probabilities [n, V] pass a uniform number u [n, 1] of their sum."""
     sums = p.cumsum(-1)
     total = sums[:, -1:]

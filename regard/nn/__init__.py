@@ -1,4 +1,4 @@
-"""Modules: multi-head attention with any score, a decoding cache, and the layers around them."""
+"""Modules: multi-head attention with any score, a decoding cache, layers around them, and a language model."""
 
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
 from regard.nn.int8 import Int8Linear, to_int8
@@ -10,9 +10,11 @@ from regard.nn.layers import (
     LearnedPositions,
     SinusoidalPositions,
 )
+from regard.nn.lm import CausalLM
 
 __all__ = [
     "Cache",
+    "CausalLM",
     "DecoderLayer",
     "Embedding",
     "EncoderLayer",

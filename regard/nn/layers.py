@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.mask import Causal, Mask, as_mask
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
+from regard.places import Positions
 from regard.score import Score
 
 MakeNorm = Callable[[int, float], nn.Module]  # of a width, and of what the norm adds to a variance
@@ -136,10 +137,16 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Tensor, *, mask: Mask | Tensor | None = None, offset: int | Tensor = 0, cache: Cache | None = None
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        offset: int | Tensor = 0,
+        positions: Positions | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         def look(y: Tensor) -> Tensor:
-            out: Tensor = self.attention(y, mask=mask, offset=offset, cache=cache)
+            out: Tensor = self.attention(y, mask=mask, offset=offset, positions=positions, cache=cache)
             return out
 
         x = self._around(x, self.attention_norm, look)
