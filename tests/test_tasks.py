@@ -4,14 +4,19 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import toy
 from training import ROOT, environment
 
 import regard
+from regard.folder import KINDS, make_model
 from regard.store import read_toml, write_toml
 from regard.tasks import TASKS, entry, work
 from regard.tasks._command import named, parse
 from regard.tasks._run import Work
+from regard.tasks._settings import Data, Fitted, Settings, complete
+from regard.tasks._sizes import activations, check_room, parameters
+from regard.train import Ranks
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -53,3 +58,29 @@ def test_a_folder_is_loaded_by_its_task(tmp_path):
         regard.load(tmp_path / "m")
     with pytest.raises(ValueError, match="a model for cooking, and one for translation is needed"):
         regard.translator.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_are_counted_without_making_all_layers(kind):
+    layers = {key: 3 + i for i, key in enumerate(sorted(complete({"kind": kind}, (kind,)))) if key.endswith("layers")}
+    if kind == "reader":
+        layers["decoder_layers"] = 0
+    more = {"hidden_dim": 24} if kind == "rnn" else {"ffn_dim": 40}
+    table = {"kind": kind, "dim": 16, "heads": 2, "vocab_size": 51, **layers, **more}
+    assert parameters(table) == sum(p.numel() for p in make_model(table).parameters())
+
+
+def test_what_this_machine_has_no_memory_for_is_told_with_its_size():
+    ranks = Ranks(0, 1, torch.device("cpu"))
+
+    def fitted(pairs=9000, training=None, **model):
+        return Fitted.of(Settings(data=Data(), model=model, training=training or {}), pairs, False)
+
+    check_room(fitted(), 9000, ranks)
+    wide = fitted(dim=2**18, ffn_dim=2**19, heads=4)
+    with pytest.raises(ValueError, match=r"dim 262,144, .*parameters: training needs [\d,.]+ GiB .* cpu has .*smaller"):
+        check_room(wide, 9000, ranks)
+    batch = fitted(5_000_000, {"tokens": 2**30})
+    assert activations(batch, 9000) < activations(batch, 5_000_000)  # a batch is no larger than the corpus
+    with pytest.raises(ValueError, match=r"training\.tokens = 1,073,741,824; cpu has .*Choose fewer tokens"):
+        check_room(batch, 10**9, ranks)

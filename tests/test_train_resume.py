@@ -287,6 +287,15 @@ def test_bad_input_is_said_with_exit_code_2(data, monkeypatch, capsys):
         (("--out", "m", "--set", "data.corpora=[{tsv='x', weight='2'}]"), "weight must be a number, got '2'"),
         (("--out", "m", "--set", "data.corpora=[{tsv='x', columns=['a', 'b']}]"), "two different columns, from 0"),
         (("--out", "m", "--set", "training.device=tpu9"), "device must be auto, cpu or cuda"),
+        (("--out", "m", "--set", "model.dim=1e9"), "[model]: dim must be at most 16,777,216, got 1,000,000,000.0"),
+        (("--out", "m", "--encoder-layers", "2000"), "[model]: encoder_layers must be at most 1,000, got 2,000"),
+        (("--out", "m", "--set", "model.cross_score={kind='additive', hidden_dim=1e11}"), "hidden_dim must be at most"),
+        (("--out", "m", "--vocab-size", "1" + 12 * "0"), "vocab_size must be at most 1,048,576, got 1,000,000,000,000"),
+        (("--out", "m", "--tokens", "1" + 12 * "0"), "tokens must be at most 1,073,741,824"),
+        (
+            ("--out", "m", "--dim", str(2**20)),
+            "[model]: dim 1,048,576, ffn_dim 32, heads 2, encoder_layers 1, decoder_l",
+        ),
     ]
     monkeypatch.chdir(data)
     for arguments, message in cases:

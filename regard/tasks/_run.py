@@ -18,6 +18,7 @@ from torch import nn
 from regard.folder import alone, make_model, read_config, save, sweep, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
+from regard.tasks._sizes import check_room
 from regard.text import Subwords
 from regard.train import Mismatch, Outcome, Progress, Ranks, Silent, Task, fit, progress
 
@@ -123,7 +124,7 @@ def train(
             if (folder / "model.safetensors").exists():
                 report.say(f"{folder} holds the finished model of this run: nothing to do")
                 return None
-        _try_out(fitted.model)
+        check_room(fitted, about["pairs"], ranks)
         if ranks.main and not known:
             held.enter_context(alone(folder))
         subwords = _subwords(work, fitted, folder, ranks, report, tables)
@@ -147,13 +148,6 @@ def train(
             report.say(f"{folder} holds the model")
         ranks.wait()
         return outcome
-
-
-def _try_out(table: Mapping[str, Any]) -> None:
-    """What is wrong with a model's settings is told before anything is written; its weights are not made here."""
-    if not table.get("pretrained"):
-        with torch.device("meta"):
-            make_model({**table, "vocab_size": 8})
 
 
 def _made(model: Any, outcome: Outcome) -> Any:

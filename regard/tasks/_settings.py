@@ -17,6 +17,7 @@ from regard.train import Settings as LoopSettings
 Sections = dict[str, dict[str, Any]]
 LIMITS = ("max_tokens", "max_ratio", "window", "stride", "longest")  # of [data]: what is learned of the same text
 OF_SUBWORDS = {"vocab_size", "pad_id", "bos_id", "eos_id"}  # of [model]: what the subwords decide
+MOST_TOKENS, MOST_SUBWORDS, MOST_LAYERS, WIDEST = 2**30, 2**20, 1000, 2**24  # larger ones are slips of the pen
 S = TypeVar("S", bound="Settings")
 
 
@@ -71,6 +72,7 @@ class Cutting(Table):
     plain: float = 0.2
 
     def __post_init__(self) -> None:
+        check_vocabulary(self.vocab_size)
         for name in ("dropout", "plain"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -92,8 +94,8 @@ class PairTraining(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("tokens", "multiple"):
-            self.whole(name, 1)
+        self.whole("tokens", 1, MOST_TOKENS)
+        self.whole("multiple", 1, MOST_TOKENS)
         self.number("smoothing", 1.0)
         self.number("rdrop")
 
@@ -224,8 +226,28 @@ def complete(model: Mapping[str, Any], kinds: Sequence[str] = ("transformer", "r
     if unknown := [key for key in model if key in own or key not in {"kind", *(f.name for f in fields(config))}]:
         known = sorted({f.name for f in fields(config)} - own)
         raise ValueError(f"[model] has no {', '.join(unknown)}; a {kind} takes {', '.join(known)}")
+    check_sizes(model)
     table = config.from_table({"vocab_size": 2**31, **{key: value for key, value in model.items() if key != "kind"}})
     return {"kind": kind, **{key: value for key, value in table.to_table().items() if key not in own}}
+
+
+def check_sizes(value: Any, name: str = "") -> None:
+    """No number of [model], nor of a score within it, is larger than any model's; told before one is made of them."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            check_sizes(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            check_sizes(part, name)
+    most = MOST_LAYERS if name.endswith("layers") else WIDEST
+    if isinstance(value, (int, float)) and value > most:
+        raise ValueError(f"[model]: {name} must be at most {most:,}, got {value:,}")
+
+
+def check_vocabulary(size: Any) -> None:
+    """What is no number is told with the other fields."""
+    if isinstance(size, int) and size > MOST_SUBWORDS:
+        raise ValueError(f"vocab_size must be at most {MOST_SUBWORDS:,}, got {size:,}")
 
 
 def _fitting(sized: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from regard.tasks._asked import Asked, Lessons, texts_of
 from regard.tasks._card import Words, model_card
 from regard.tasks._pairs import autocast, half
 from regard.tasks._pretrained import encoder_table, pretrained
-from regard.tasks._settings import Fitted, Sections
+from regard.tasks._settings import MOST_TOKENS, Fitted, Sections, check_vocabulary
 from regard.tasks._settings import Settings as AnySettings
 from regard.text import Subwords
 from regard.train import Outcome, Position, Progress, Ranks, Step, Table
@@ -87,6 +87,9 @@ class Cutting(Table):
     path: str | None = None
     lowercase: bool = True
 
+    def __post_init__(self) -> None:
+        check_vocabulary(self.vocab_size)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training(LoopSettings):
@@ -109,8 +112,9 @@ class Training(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("tokens", "multiple", "measured"):
-            self.whole(name, 1)
+        self.whole("tokens", 1, MOST_TOKENS)
+        self.whole("multiple", 1, MOST_TOKENS)
+        self.whole("measured", 1)
         self.number("rdrop")
         self.number("negatives")
         self.one_of("select", ("loss", "f1"))

@@ -118,10 +118,12 @@ class Settings(Table):
         """Updates between validations."""
         return self.valid_every or max(1, self.updates // 50)
 
-    def whole(self, name: str, low: int) -> None:
+    def whole(self, name: str, low: int, high: int = 2**63 - 1) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
+        if value > high:
+            raise ValueError(f"{name} must be at most {high:,}, got {value:,}")
 
     def number(self, name: str, high: float = float("inf")) -> None:
         value = getattr(self, name)
