@@ -96,7 +96,7 @@ def sink_of(sink: float | Tensor | None, shape: Shape) -> Tensor | None:
         raise TypeError(f"sink must be floating point, got {sink.dtype}")
     if sink.device != shape.device:
         raise ValueError(f"sink is on {sink.device}, but q, k and v are on {shape.device}")
-    if sink.ndim > 1 or sink.numel() not in (1, shape.heads):
+    if sink.ndim > 1 or (sink.numel() != 1 and sink.numel() != shape.heads):
         raise ValueError(f"sink must be a number or one per head, [{shape.heads}], got shape {list(sink.shape)}")
     return sink.reshape(1, -1)
 

@@ -27,6 +27,7 @@ from regard.packed import Packed
 
 __all__ = ["And", "Causal", "Dense", "Documents", "Function", "Lengths", "Mask", "Not", "Or", "Prefix", "Window"]
 
+_WHOLE = (int, torch.SymInt)  # a number, or a symbol in its place while a program is traced for any
 Verdict = tuple[Any, Any]  # (empty, full): two bools, or two bool tensors that broadcast to [B, H, tiles, tiles]
 
 
@@ -211,7 +212,7 @@ class Window(_ByPosition):
 
     def __init__(self, left: int | None = None, right: int | None = None) -> None:
         for side, n in (("left", left), ("right", right)):
-            if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
+            if n is not None and (isinstance(n, bool) or not isinstance(n, _WHOLE) or n < 0):
                 raise ValueError(f"Window: {side} must be an integer ≥ 0 or None for unbounded, got {n!r}")
         self.left, self.right = left, right
         self.ints = (-1 if left is None else left, -1 if right is None else right)
@@ -241,7 +242,7 @@ class _UpTo(Mask):
     varies, reads_positions = "S", False
 
     def __init__(self, n: int | Sequence[int] | Tensor) -> None:
-        if isinstance(n, int) and not isinstance(n, bool):
+        if isinstance(n, _WHOLE) and not isinstance(n, bool):
             self.static, self.ints = True, (n,)
             return
         n = torch.as_tensor(n)
@@ -526,10 +527,7 @@ class ByVisible(Mask):
         if not isinstance(seen, Tensor) or seen.dtype != torch.bool:
             got = seen.dtype if isinstance(seen, Tensor) else type(seen).__name__
             raise TypeError(f"{self}.visible must return a bool tensor, got {got}")
-        shape = seen.shape[-2:]
-        if seen.ndim > 4 or any(
-            n not in (1, m) for n, m in zip(shape, (len(rows), len(cols))[-len(shape) :], strict=True)
-        ):
+        if seen.ndim > 4 or not broadcasts(seen.shape[-2:], (len(rows), len(cols))):
             expected = f"[batch, heads, {len(rows)}, {len(cols)}]"
             raise ValueError(f"{self}.visible must return what broadcasts to {expected}, got {list(seen.shape)}")
         return self._cut(seen)
@@ -605,11 +603,17 @@ def as_mask(mask: Mask | Tensor) -> Mask:
     return mask if isinstance(mask, Mask) else Dense(mask)
 
 
+def broadcasts(shape: Sequence[int], full: Sequence[int]) -> bool:
+    """Does a tensor of this shape broadcast to the full one? (Symbolic sizes compare with ==, not with ``in``.)"""
+    pairs = zip(reversed(shape), reversed(full), strict=False)
+    return len(shape) <= len(full) and all(n == 1 or n == m for n, m in pairs)
+
+
 def broadcast_pairs(name: str, x: Tensor, shape: Shape) -> Tensor:
     """Bring a tensor that broadcasts to [*batch, H, L, S] to [B|1, H|1, L|1, S|1]."""
     full = (*shape.batch, shape.heads, shape.queries, shape.keys)
     _check_device(name, x, shape)
-    if x.ndim > len(full) or any(n not in (1, m) for n, m in zip(reversed(x.shape), reversed(full), strict=False)):
+    if not broadcasts(x.shape, full):
         raise ValueError(f"{name} must broadcast to [batch, heads, queries, keys] = {list(full)}, got {list(x.shape)}")
     x = x.reshape((1,) * (len(full) - x.ndim) + x.shape)
     if all(n == 1 for n in x.shape[:-3]):
@@ -630,7 +634,7 @@ def _per_item(name: str, x: Tensor, shape: Shape) -> Tensor:
 def per_position(name: str, what: str, x: Tensor, shape: Shape, length: int) -> Tensor:
     """One number per query or key, per batch item or for all: [B|1, length]."""
     x = x.to(shape.device)
-    if x.ndim == 0 or x.shape[-1] != length or x.shape[:-1] not in ((), (1,), shape.batch):
+    if x.ndim == 0 or x.shape[-1] != length or (x.shape[:-1].numel() != 1 and x.shape[:-1] != shape.batch):
         expected = f"[{length}] or {[*shape.batch, length]}"
         raise ValueError(f"{name} must have one {what} per position, {expected}, got shape {list(x.shape)}")
     return x.reshape(math.prod(x.shape[:-1]), length)

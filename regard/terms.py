@@ -206,7 +206,7 @@ def _key_term(c: Tensor, scale: float | Tensor) -> Term:
     if not isinstance(scale, Tensor):
         return KeyTerm(c if scale == 1 else c * scale)
     scale = scale.to(c.dtype)[:, None, None]
-    if len(scale) in (1, c.shape[1]):
+    if len(scale) == 1 or len(scale) == c.shape[1]:
         return KeyTerm(c * scale)
     return BiasTerm((c.repeat_interleave(len(scale) // c.shape[1], 1) * scale).mT)
 

@@ -1,8 +1,12 @@
 """torch.compile, torch.func, autocast, forward mode and double backward."""
 
+import os
+import warnings
+from itertools import product
+
 import pytest
 import torch
-from cases import Sizes, score, tensors
+from cases import MASKS, SCORES, Sizes, score, tensors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
@@ -12,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import regard
 from regard.kernels import _op
 from regard.mask import Causal, Documents, Lengths, Window
-from regard.score import PerHead
+from regard.nn import MultiHeadAttention
+from regard.score import Dot, PerHead, Rotary
 from regard.terms import DotTerm, Problem, Terms
 
 SIZES = Sizes(batch=(2,), heads=4, kv_heads=2, queries=6, keys=6, dim=4, value_dim=3)
@@ -73,6 +78,61 @@ def test_compiles_without_graph_breaks(name):
 @pytest.mark.parametrize("name", ["dot_mask", "additive", "everything"])
 def test_compiles_with_inductor(name):
     compiles(name, "inductor")
+
+
+def table():
+    """Score, mask, backend and mode: every score, with the rest in turn; all there are with REGARD_WHOLE_TABLE=1."""
+    rest = list(product(MASKS, ["auto", "blockwise", "reference"], ["static", "dynamic", "dynamic"]))
+    if os.environ.get("REGARD_WHOLE_TABLE"):
+        return [(name, *more) for name, more in product(SCORES, dict.fromkeys(rest))]
+    return [(name, *rest[23 * i % len(rest)]) for i, name in enumerate(SCORES)]
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "backend", "mode"), [pytest.param(*case, id="-".join(case)) for case in table()]
+)
+def test_every_score_compiles_with_every_mask_and_backend(name, mask, backend, mode):
+    """One graph, forward and backward, for offsets and lengths that change if it is dynamic."""
+    torch.compiler.reset()
+    made, seen = score(name, SIZES), MASKS[mask](SIZES)[0]
+
+    def f(q, k, v, offset):
+        return regard.attend(q, k, v, score=made, mask=seen, offset=offset, backend=backend)
+
+    compiled = torch.compile(f, fullgraph=True, dynamic=mode == "dynamic", backend="aot_eager")
+    for offset in (0, 2) if mode == "dynamic" else (1,):
+        inputs = tensors(SIZES, grad=True)
+        leaves = [*inputs, *made.parameters()]
+        ours, theirs = compiled(*inputs, offset), f(*inputs, offset)
+        same(ours, theirs)
+        if theirs.requires_grad:
+            one, two = (
+                torch.autograd.grad(x.sin().sum(), leaves, materialize_grads=True, allow_unused=True)
+                for x in (ours, theirs)
+            )
+            same(one, two)
+
+
+def test_a_layer_prefills_in_chunks_by_one_program():
+    """Chunks of several lengths at growing offsets; the static program of one length comes first, as by default."""
+    torch.compiler.reset()
+    layer = MultiHeadAttention(16, 4, kv_heads=2, score=Rotary(Dot())).double().requires_grad_(False)
+    step = torch.compile(
+        lambda x, before, at: layer(x, before, mask=Causal(), offset=at), fullgraph=True, backend="aot_eager"
+    )
+    x = torch.randn(2, 14, 16, dtype=torch.float64)
+    whole = layer(x, mask=Causal())
+    for start, end in ((0, 4), (4, 6), (6, 11), (11, 14)):
+        same(step(x[:, start:end], x[:, :end], start), whole[:, start:end])
+
+
+def test_a_rotary_layer_is_traced():
+    layer = MultiHeadAttention(16, 4, kv_heads=2, score=Rotary(Dot())).double().requires_grad_(False)
+    x, other = torch.randn(2, 2, 7, 16, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, and a trace keeps the branches it took
+        traced = torch.jit.trace(lambda x: layer(x, mask=Causal()), x)
+    same(traced(other), layer(other, mask=Causal()))
 
 
 def test_compiles_with_dropout_and_sink():

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from regard.mask import broadcasts
 from regard.terms import FormulaTerm
 
 CHANGED = "asks for a gradient of a tensor that it did not use for its first query: use the same ones for every query"
@@ -68,7 +69,7 @@ def _evaluate(term: FormulaTerm, some: slice) -> Tensor:
     if not isinstance(e, Tensor) or not e.is_floating_point():
         got = e.dtype if isinstance(e, Tensor) else type(e).__name__
         raise TypeError(f"{term.name} must return a floating-point tensor of scores, got {got}")
-    if e.ndim > 4 or any(n not in (1, m) for n, m in zip(reversed(e.shape), reversed(shape), strict=False)):
+    if not broadcasts(e.shape, shape):
         raise ValueError(
             f"{term.name} must return what broadcasts to [batch, heads, queries, keys] = {list(shape)}, got "
             f"{list(e.shape)}; it is asked for some queries at a time, the first of them at position `offset`"

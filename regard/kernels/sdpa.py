@@ -69,8 +69,10 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     causal = _says_causal(p)
     seen = None if p.mask is None or causal else dense.visible(p)
     q, k, v = _equal_dims(dot.q, dot.k, p.v)
+    # Flags are decided by branches, here and in _says_causal: a comparison of symbolic sizes is a SymBool.
+    grouped = {"enable_gqa": True} if p.heads != p.kv_heads else {}
     out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=_mask(p, seen), is_causal=causal, scale=dot.scale, enable_gqa=p.heads != p.kv_heads
+        q, k, v, attn_mask=_mask(p, seen), is_causal=causal, scale=dot.scale, **grouped
     )
     if out.shape[-1] != p.v.shape[-1]:
         out = out[..., : p.v.shape[-1]]
@@ -96,15 +98,19 @@ def _says_causal(p: Problem) -> bool:
     """Is the mask exactly what ``is_causal`` means: query i sees keys 0…i."""
     if type(p.mask) is not Causal or not p.mask.static or p.rows is not None or _extras(p):
         return False
-    return isinstance(p.offset, int) and p.offset == 0
+    return True if isinstance(p.offset, int) and p.offset == 0 else False  # noqa: SIM210 - a branch, see `run`
 
 
 def _equal_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Zero dims change nothing, and PyTorch's CPU kernel wants keys and values of the same number of them."""
-    more = v.shape[-1] - q.shape[-1]
-    if more == 0 or v.device.type != "cpu":
-        return q, k, v
-    return (F.pad(q, (0, more)), F.pad(k, (0, more)), v) if more > 0 else (q, k, F.pad(v, (0, -more)))
+    dims = max(q.shape[-1], v.shape[-1])
+    return (q, k, v) if v.device.type != "cpu" else (_padded(q, dims), _padded(k, dims), _padded(v, dims))
+
+
+def _padded(x: Tensor, dims: int) -> Tensor:
+    """``x`` with zeros behind it. Not F.pad: PyTorch 2.13 compiles its gradient for wrong strides if lengths vary."""
+    more = dims - x.shape[-1]
+    return torch.cat((x, x.new_zeros(()).expand(*x.shape[:-1], more)), -1) if more else x
 
 
 def _mask(p: Problem, seen: Tensor | None) -> Tensor | None:

@@ -308,7 +308,7 @@ class Cosine(Score):
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         check_same_dims("Cosine", query_dim, key_dim)
-        if self.log_scale.shape[0] not in (1, heads):
+        if len(self.log_scale) != 1 and len(self.log_scale) != heads:
             raise ValueError(f"Cosine was made for heads={self.log_scale.shape[0]}, got {heads} query heads")
 
     def _scale(self) -> Tensor:

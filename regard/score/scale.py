@@ -105,7 +105,7 @@ class Scale(_Around):
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
         super().check(heads, query_dim, kv_heads, key_dim)
-        if self.weight is not None and len(self.weight) not in (1, heads):
+        if self.weight is not None and len(self.weight) != 1 and len(self.weight) != heads:
             raise ValueError(f"Scale was made for heads={len(self.weight)}, got {heads} query heads")
 
     def extra_repr(self) -> str:
