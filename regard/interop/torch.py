@@ -51,6 +51,15 @@ class MultiheadAttention(nn.MultiheadAttention):
     # PyTorch's encoder layers ask this before they bypass the module with a fused layer of their own.
     _qkv_same_embed_dim = property(lambda self: False)  # type: ignore[assignment]
 
+    def reset_parameters(self) -> None:
+        """As ``torch.nn.MultiheadAttention`` starts."""
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        for bias in (self.in_proj_bias, self.out_proj.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+
     def forward(
         self,
         query: Tensor,

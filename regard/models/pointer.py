@@ -152,12 +152,25 @@ class PointerTransformer(Transformer):
         self.copy_score = make_score(c.copy_score, Place(1, 1, c.copy_dim, c.dim))
         self.gate = nn.Linear(2 * c.dim, 1)
         self.follow = nn.Linear(c.dim, 2) if c.follow else None
-        self.coverage = nn.Parameter(torch.zeros(())) if c.coverage else None
+        self.coverage = nn.Parameter(torch.empty(())) if c.coverage else None
         self.told = nn.Linear(c.dim, c.dim, bias=False) if c.told_length else None
+        self._reset_copying()
+
+    def reset_parameters(self) -> None:
+        """A Transformer's, and Glorot's uniform for what copies; what is told of the length starts as PyTorch's do."""
+        super().reset_parameters()
+        if hasattr(self, "told"):  # not yet where the Transformer in it is being made
+            if self.told is not None:
+                self.told.reset_parameters()
+            self._reset_copying()
+
+    def _reset_copying(self) -> None:
         for linear in (self.copy_query, self.copy_key, self.gate, self.follow):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
                 nn.init.zeros_(linear.bias)
+        if self.coverage is not None:
+            nn.init.zeros_(self.coverage)
 
     # --- the whole at once ---
 

@@ -152,6 +152,9 @@ class Flow(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(c.dim, c.norm_eps) for _ in range(2))
         for layer in layers:
             layer.attention.trusted = True
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         for linear in (self.mix, self.start, self.end):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -180,7 +180,7 @@ class Transformer(nn.Module):
             Embedding(c.vocab_size, c.dim, padding_idx=c.pad_id) if both and c.tied != "all" else None
         )
         self.output = nn.Linear(c.dim, c.vocab_size, bias=False) if c.tied == "none" else None
-        self.output_bias = nn.Parameter(torch.zeros(c.vocab_size)) if c.output_bias else None
+        self.output_bias = nn.Parameter(torch.empty(c.vocab_size)) if c.output_bias else None
         self.positions = self._make_positions()
         self.source_positions = self._make_positions() if both and c.positions == "learned" else None
         self.segments = nn.Embedding(c.segments, c.dim) if c.segments else None
@@ -231,6 +231,8 @@ class Transformer(nn.Module):
             nn.init.normal_(self.output.weight, std=self.config.dim**-0.5)
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=0.02)
+        if self.output_bias is not None:
+            nn.init.zeros_(self.output_bias)
 
     # --- the whole at once ---
 

@@ -193,7 +193,7 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(key_dim or dim, kv_heads * head_dim, bias=bias)
         self.v_proj = nn.Linear(value_dim or dim, kv_heads * head_dim, bias=bias)
         self.out_proj = nn.Linear(heads * head_dim, dim, bias=bias)
-        self.sink = nn.Parameter(torch.zeros(heads)) if sink else None
+        self.sink = nn.Parameter(torch.empty(heads)) if sink else None
         self.qkv: nn.Module | None = None  # takes the place of the first three in self-attention of an 8-bit copy
         self.reset_parameters()
 
@@ -202,6 +202,8 @@ class MultiHeadAttention(nn.Module):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
+        if self.sink is not None:
+            nn.init.zeros_(self.sink)
 
     def forward(
         self,

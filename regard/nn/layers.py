@@ -56,6 +56,9 @@ class LearnedPositions(nn.Module):
     def __init__(self, max_length: int, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_length, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, *, positions: Tensor | None = None) -> Tensor:

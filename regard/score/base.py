@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.terms import FormulaTerm, Keys, Queries
@@ -34,6 +36,7 @@ class Score(nn.Module):
     capped = False  # its pair terms are capped
     value_table = False  # it brings a term for the context
     key_tensors = 1  # how many tensors the key half holds
+    _given: tuple[str, ...] = ()  # names of buffers that hold what the caller gave
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         """E, [..., H, L, S], for queries [..., H, L, Dq] at positions offset + i and keys [..., K, S, Dk] at j."""
@@ -88,3 +91,46 @@ class Score(nn.Module):
 
     def __neg__(self) -> Score:
         return self * -1
+
+    # --- buffers that no state dict has ---
+
+    def _constants(self) -> dict[str, Tensor]:
+        """Buffers that follow from the arguments: made again when the score is moved, started or loaded."""
+        return {}
+
+    def reset_parameters(self) -> None:
+        """Start anew; scores with parameters draw them."""
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        with torch.device("cpu"):
+            made = self._constants()
+        for name, x in made.items():
+            self.register_buffer(name, x.to(self._place(name)), persistent=False)
+
+    def _place(self, name: str) -> torch.device:
+        """Where a buffer is; with none, or one on the meta device, where the parameters are."""
+        known = [x for x in (self._buffers.get(name), *self.parameters(recurse=False)) if x is not None]
+        real = [x.device for x in known if not x.is_meta]
+        return (real or [x.device for x in known] or [torch.get_default_device()])[0]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """As of any module, but constants are neither cast nor emptied, and what was given is not emptied."""
+        before = {name: x for name in self._given if (x := self._buffers.get(name)) is not None}
+        moved = super()._apply(fn, recurse)
+        for name, x in before.items():
+            self._buffers[name] = _kept(x, self._buffers[name])
+        self._lay_out()
+        return moved
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._lay_out()
+
+
+def _kept(before: Tensor, after: Tensor | None) -> Tensor:
+    """A moved tensor with the numbers it had; one on the meta device has none, and stays there."""
+    assert after is not None
+    if before.is_meta:
+        return before
+    return after if after is before or after.is_meta else after.copy_(before)

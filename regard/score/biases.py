@@ -12,9 +12,14 @@ from regard.terms import BiasTerm, Keys, KeyTerm, Queries
 
 
 class Bias(Score):
-    """e_ij = a given tensor, broadcast to [batch, heads, L, S]; −inf hides a pair (but see masks)."""
+    """e_ij = a given tensor, broadcast to [batch, heads, L, S]; −inf hides a pair (but see masks).
+
+    A parameter is learned: the state dict has it, and ``reset_parameters`` starts it at 0. Other tensors move with the
+    score and are given anew each time.
+    """
 
     key_tensors = 0
+    _given = ("bias",)
     bias: Tensor
 
     def __init__(self, bias: Tensor) -> None:
@@ -26,6 +31,10 @@ class Bias(Score):
             self.bias = bias
         else:
             self.register_buffer("bias", bias, persistent=False)
+
+    def reset_parameters(self) -> None:
+        if isinstance(self.bias, nn.Parameter):
+            nn.init.zeros_(self.bias)
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         return self.bias.to(q.dtype).expand(torch.broadcast_shapes(self.bias.shape, q.shape[:-1] + k.shape[-2:-1]))

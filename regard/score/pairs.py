@@ -295,7 +295,12 @@ class Cosine(Score):
             raise ValueError(f"Cosine: scale must be positive and at most max_scale={max_scale}, got {scale}")
         sets, _ = parameter_sets("Cosine", heads, None)
         self.max_scale, self.eps = check_finite("Cosine", "max_scale", max_scale), eps
-        self.log_scale = nn.Parameter(torch.full(sets or (1,), math.log(scale)))
+        self.scale = float(scale)
+        self.log_scale = nn.Parameter(torch.empty(sets or (1,)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.log_scale, math.log(self.scale))
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         return self._unit(q) @ grouped(self._unit(k), q).mT * self._scale().to(q.dtype)[:, None, None]

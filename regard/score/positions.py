@@ -201,12 +201,15 @@ class T5Bias(Score):
             )
         self.weight = nn.Parameter(torch.empty(buckets, heads))
         self.dim, self.bidirectional = dim, bidirectional
-        delta = torch.arange(-self.max_distance, self.max_distance + 1)
-        self.register_buffer("buckets", t5_bucket(delta, buckets, self.max_distance, bidirectional), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        super().reset_parameters()
         nn.init.normal_(self.weight, std=self.dim**-0.5)
+
+    def _constants(self) -> dict[str, Tensor]:
+        delta = torch.arange(-self.max_distance, self.max_distance + 1)
+        return {"buckets": t5_bucket(delta, len(self.weight), self.max_distance, self.bidirectional)}
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         index = distances(q, k.shape[-2], offset).clamp(-self.max_distance, self.max_distance) + self.max_distance

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,6 +37,7 @@ class Rotary(Score):
     """
 
     dot_shaped = pair_shaped = True
+    _given = ("axes",)
     axes: Tensor | None
     own: Tensor | None
 
@@ -71,10 +71,10 @@ class Rotary(Score):
         self.scaling = scaling
         self.inv_freq = self._numbers(inv_freq)
         self.register_buffer("own", None, persistent=False)
-        self._lay_out()
         self.sections = None if sections is None else tuple(sections)
         self.register_buffer("axes", axes, persistent=False)
         self._check_sections()
+        self.reset_parameters()
 
     def _numbers(self, inv_freq: Tensor | Sequence[float] | None) -> tuple[float, ...] | None:
         """Frequencies as Python's floats: no cast of the module rounds them."""
@@ -90,16 +90,8 @@ class Rotary(Score):
         self.dims = 2 * len(numbers)
         return tuple(float(x) for x in numbers)
 
-    def _lay_out(self, device: torch.device | None = None) -> None:
-        if self.inv_freq is not None:
-            self.own = torch.tensor(self.inv_freq, dtype=torch.float64, device=device)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Moved as every module is, but neither cast nor left undefined by ``to_empty``."""
-        moved = super()._apply(fn, recurse)
-        if self.own is not None:
-            self._lay_out(self.own.device)
-        return moved
+    def _constants(self) -> dict[str, Tensor]:
+        return {} if self.inv_freq is None else {"own": torch.tensor(self.inv_freq, dtype=torch.float64)}
 
     def _check_sections(self) -> None:
         if self.sections is None:
@@ -163,7 +155,8 @@ class Rotary(Score):
         self, dims: int, position: Tensor, start: int | Tensor, length: int | Tensor | None, like: Tensor
     ) -> Tensor:
         if self.own is not None:
-            return self.own.to(like)
+            own = self._constants()["own"] if self.own.is_meta else self.own
+            return own.to(like)
         if self.scaling is None:
             return frequencies(self.base, dims, like)
         if length is None:
@@ -174,6 +167,8 @@ class Rotary(Score):
         """[L, dims / 2] or [B, 1, L, dims / 2]."""
         if self.sections is None or self.axes is None:
             return position.to(frequency.dtype)[..., None] * frequency
+        if self.axes.is_meta and not position.is_meta:
+            raise ValueError("Rotary: axes were made on the meta device and hold nothing; set score.axes to them again")
         axes = self.axes.to(position.device)
         within = position.clamp(0, axes.shape[-1] - 1)
         if axes.ndim == 2:
