@@ -24,6 +24,7 @@ from regard.models import (
 )
 from regard.models._bidirectional import Bidirectional
 from regard.nn import (
+    CausalLM,
     DecoderLayer,
     Embedding,
     EncoderLayer,
@@ -119,6 +120,7 @@ MODULES = {
     "joint_reader": (lambda: reader(joint=True, segments=2), translated),
     "gru": (lambda: rnn(location_features=2, score="general"), translated),
     "lstm": (lambda: rnn(cell="lstm", tied="none", score="cosine"), translated),
+    "causal": (lambda: CausalLM(11, 8, 2, 2, score=mixed, tied=False, bias=True), lambda m: m(TOKENS[0])),
     "translating": (objective(translation, transformer, smoothing=0.1, rdrop=0.0), lambda m: m.model(*TOKENS)),
     "summarizing": (objective(summarization, pointer, smoothing=0.1, rdrop=0.0), lambda m: m.model(*TOKENS)),
     "reading": (objective(qa, reader), lambda m: m.model(*TOKENS)),
