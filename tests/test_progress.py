@@ -7,15 +7,42 @@ import sys
 
 import pytest
 
-from regard.train.progress import Bar, Lines, Metrics, progress
+from regard.train.progress import Bar, Lines, Metrics, Remaining, progress
 
 
 def test_lines_say_numbers_and_time_left(capsys):
-    lines = Lines()
+    at = [0.0]
+    lines = Lines(lambda: at[0])
     lines.start(0, 100)
+    for update, left in ((1, None), (2, None), (3, 3725.0), (4, 3600.0)):
+        lines.tick(update, left)
     lines.step(50, {"loss": 2.5, "tokens_per_s": 12345.6})
-    said = capsys.readouterr().err
-    assert said == "50/100  loss 2.5  tokens/s 12,346  0:00 left\n"
+    for at[0], update in ((29.0, 51), (31.0, 52), (60.0, 53)):
+        lines.tick(update, 65.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "3/100  about 1:02:05 left",  # as soon as it is known
+        "50/100  loss 2.5  tokens/s 12,346  about 1:00:00 left",
+        "52/100  about 1:05 left",  # after half a minute of silence
+    ]
+
+
+def test_the_time_left_is_that_of_the_latter_half():
+    """Updates that get faster, as graphs are captured, and a validation that took less than was thought."""
+    remaining = Remaining(updates=1000, every=300, cost=4.0)
+    assert remaining.left(0) is None
+    now = 0.0
+    for update in range(1, 201):
+        now += 100.0 if update == 1 else 3.0 if update <= 100 else 1.0
+        remaining.reached(update, now)
+        assert (remaining.left(update) is None) is (update < 3)
+    assert remaining.left(200) == pytest.approx(800 * 1.0 + 5 * 4.0)  # after 300, 600, 900 and 1000, and of the average
+    remaining.validated(2.5)
+    remaining.reached(201, now + 1.0 + 2.5)
+    assert remaining.left(201) == pytest.approx(799 * 1.0 + 5 * 2.5, rel=1e-3)
+    alone = Remaining(updates=10, every=2, cost=0.0)  # nothing to validate with
+    for update in (1, 2, 3):
+        alone.reached(update, float(update))
+    assert alone.left(3) == 7.0
 
 
 def test_a_bar_where_there_is_a_terminal(monkeypatch):
@@ -29,11 +56,13 @@ def test_a_bar_where_there_is_a_terminal(monkeypatch):
     bar = progress()
     assert isinstance(bar, Bar)
     bar.start(0, 10)
+    bar.tick(4, None)
+    bar.tick(5, 75.0)
     bar.step(5, {"loss": 1.25})
     bar.say("update 5: valid_loss [1.5]")
     bar.stop()
     said = terminal.getvalue()
-    assert "5/10" in said and "loss 1.25" in said and "valid_loss [1.5]" in said
+    assert "5/10" in said and "about 1:15 left" in said and "loss 1.25" in said and "valid_loss [1.5]" in said
 
 
 def test_lines_where_there_is_none(capsys):

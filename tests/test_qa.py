@@ -16,9 +16,9 @@ from regard.models import Reader, ReaderConfig
 from regard.models import reader as reader_module
 from regard.reading import Found, Span
 from regard.squad import quality
-from regard.tasks.qa import Settings, main
+from regard.tasks.qa import WORK, Settings, main
 from regard.text import Subwords
-from regard.train import Silent
+from regard.train import Ranks, Silent
 from regard.wordpiece import WordPiece
 
 CONTEXT = "Ana has the hat . Bo has the egg . Cy has the oar ."
@@ -66,6 +66,20 @@ def test_no_answer_is_learned(tmp_path):
     assert (found.text, found.start, found.end) == ("", None, None) and found.no_answer == found.score > 0.5
     told = answerer.answer(CONTEXT, "What does Pia have ?", abstain=False)
     assert told.text and CONTEXT[told.start : told.end] == told.text
+
+
+def test_a_validation_costs_the_tokens_that_are_read(tmp_path):
+    settings, passed = Settings.from_tables(asked.tables(tmp_path, count=60, training={"rdrop": 1.0})), []
+    fitted = WORK.fitted(settings, 60, False, None)
+    subwords = WORK.learn(fitted, Silent())
+    model = WORK.model(fitted, subwords)
+    task = WORK.task(model, fitted, subwords, Ranks(0, 1, torch.device("cpu")), Silent())
+    model.encoder.embedding.register_forward_hook(lambda _, given, __: passed.append(given[0].numel()))
+    task.validate(model)
+    update = 3 * 2 * 2000  # there, and back twice; two passes; tokens
+    assert 0.8 * sum(passed) < task.validation_cost * update <= sum(passed)  # which has padding
+    task.valid = None
+    assert task.validation_cost == 0.0
 
 
 class Killed(Silent):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import threading
 import time
 from functools import partial
@@ -10,9 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.data import Pairs
+from regard.data import Pairs, batches
 from regard.train import Position, Ranks, Settings, Silent, Step, fit, learning_rate, sequence_loss
 from regard.train.engine import Engine, mix64, seed_dropout
+from regard.train.loop import _Run
 
 CPU = Ranks(0, 1, torch.device("cpu"))
 
@@ -332,6 +334,8 @@ class LineTask:
         self.model = self.objective.model
         self.script, self.wrong_at, self.validated = script, wrong_at, 0
 
+    validation_cost = 0.0
+
     def pace(self, name):
         return 1.0
 
@@ -372,6 +376,105 @@ def test_training_stops_when_validation_is_no_better(tmp_path):
     task = LineTask(script=[3.0, 2.0, 2.5, 2.2, 2.1, 9.9])
     outcome = fit(task, small(patience=3), tmp_path, CPU, Silent())
     assert outcome.standing.update == 50 and outcome.standing.best_update == 20
+
+
+def test_validations_of_the_warm_up_do_not_count(tmp_path):
+    task = LineTask(script=[1.0, 2.0])
+    outcome = fit(task, small(updates=100, warmup=40, patience=3), tmp_path, CPU, Silent())
+    assert outcome.standing.update == 70 and outcome.standing.best_update == 10
+
+
+def test_a_short_run_does_not_end_early(tmp_path):
+    outcome = fit(LineTask(script=[1.0, 2.0]), small(valid_every=None), tmp_path, CPU, Silent())
+    assert outcome.standing.update == 60 and outcome.standing.stale == 55
+
+
+@pytest.mark.parametrize(
+    ("updates", "update", "epoch", "ended"),
+    [(4000, 1700, 3, False), (4000, 1701, 3, True), (4000, 1701, 2, False), (500, 499, 9, False), (600, 1101, 9, True)],
+)
+def test_without_patience_a_run_ends_after_a_share_of_it_without_progress(tmp_path, updates, update, epoch, ended):
+    """At least 1,000 updates, and two epochs; the best was at 101, in epoch 1, after the warm-up."""
+    quiet = Ranks(1, 1, CPU.device)  # writes nothing
+    run = _Run(LineTask(), small(updates=updates, warmup=50), tmp_path, quiet, Silent(), time.monotonic)
+    run.standing.update, run.standing.position = 101, Position(epoch=1)
+    assert run._judge(2.0)
+    run.standing.update, run.standing.position = update, Position(epoch=epoch)
+    assert not run._judge(2.5) and run.standing.ended is ended
+
+
+def test_validations_take_a_tenth_of_the_time_at_the_most():
+    draw = random.Random()
+    for _ in range(200):
+        updates, cost = draw.randint(1, 20_000), 10 ** draw.uniform(-2, 2)
+        settings = Settings(updates=updates)
+        every = settings.validations(cost)
+        took = (math.ceil(updates / every) + 2) * cost  # with the average and the best at the end
+        assert every % settings.interval == 0, (updates, cost)
+        assert took <= (updates + took) / 10 or every >= updates, (updates, cost)
+        less = every - settings.interval
+        more = less and (math.ceil(updates / less) + 3) * cost
+        assert not less or more > updates / 9, (updates, cost, "validated too seldom")
+    assert Settings(updates=400, valid_every=7).validations(100.0) == 7
+
+
+class Stopping(Silent):
+    def __init__(self, at):
+        self.at = at
+
+    def say(self, message):
+        if message.startswith(f"update {self.at}:"):
+            raise KeyboardInterrupt
+
+
+def test_validated_at_the_same_places_when_resumed_elsewhere(tmp_path):
+    """Where the run begins decides: a machine on which a validation measures less goes on with what was fixed."""
+    validated = {}
+    for name, stopped in (("whole", None), ("stopped", 80)):
+        task = LineTask()
+        task.validation_cost = 6.2
+        settings = small(updates=400, valid_every=None)
+        if stopped:
+            with pytest.raises(KeyboardInterrupt):
+                fit(task, settings, tmp_path / name, CPU, Stopping(2 * stopped))
+            task = LineTask()
+        outcome = fit(task, settings, tmp_path / name, CPU, Silent())
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        places = [line["update"] for line in lines if "valid_loss" in line and "final" not in line]
+        validated[name] = places, outcome.weights["weight"].tolist(), outcome.made
+    assert validated["whole"] == validated["stopped"] and validated["whole"][0] == [80, 160, 240, 320, 400]
+    assert len(list((tmp_path / "whole" / "checkpoints").glob("weights-*"))) == 10  # kept more often: every 8 updates
+
+
+class Timed(LineTask):
+    """A second for an update, ten more for the first one, and five for a validation, by a clock of its own."""
+
+    validation_cost = 5.0
+
+    def __init__(self):
+        super().__init__([5.0, 4.0, 3.0, 2.0, 1.5, 1.0])
+        self.seconds = 0.0
+        self.objective.register_forward_hook(self.update)
+
+    def update(self, *_):
+        self.seconds += 1.0 if self.seconds else 11.0
+
+    def validate(self, model):
+        self.seconds += 5.0
+        return super().validate(model)
+
+
+def test_the_time_left_is_right_from_the_third_update_on(tmp_path):
+    class Told(Silent):
+        def tick(self, update, left):
+            told.append((update, task.seconds, left))
+
+    told, task = [], Timed()
+    fit(task, small(), tmp_path, CPU, Told(), lambda: task.seconds)
+    assert [update for update, _, _ in told] == list(range(1, 61)) and [left for *_, left in told[:2]] == [None, None]
+    assert [left for *_, left in told[2:] if left is not None] == pytest.approx(
+        [task.seconds - at for _, at, _ in told[2:]]
+    )
 
 
 def test_the_better_of_average_and_best_is_kept(tmp_path):
@@ -477,6 +580,28 @@ def tiny_task(accumulate=1, **training):
     model = make_model({**fitted.model, "vocab_size": len(subwords)})
     corpus = Corpus.build([Pairs(some)], subwords)
     return Translation(model, corpus, None, fitted, torch.device("cpu"), False)
+
+
+def test_a_validation_costs_the_subwords_that_pass_through_the_model():
+    from regard.data import Corpus
+    from regard.decode import Limits
+
+    task, passed = tiny_task(rdrop=2.0), []
+    assert task.validation_cost == 0.0
+    some = [pair for pair in pairs(400, 5) if len(pair[0].split()) == 3]
+    task.valid = Corpus.build([Pairs(some)], task.corpus.subwords)
+    task.model.embedding.register_forward_hook(lambda _, given, __: passed.append(given[0].numel()))
+    task.validate(task.model)
+    update = 3 * 2 * 1200  # there, and back twice; two passes; tokens
+    real = sum(sum(b.source_lengths) + sum(b.target_lengths) for b in batches(task.valid, tokens=10**6, shuffle=False))
+    assert task.validation_cost * update == pytest.approx(float(real)) and float(real) <= sum(passed)
+    task.measured, task.limits = 7, Limits(maximum=20)
+    before = len(passed)
+    task.measures(task.model)
+    assert task.validation_cost * update >= float(real) + sum(passed[before:])
+    task.valid = Corpus.build([Pairs(some * 2)], task.corpus.subwords)
+    task.measured = 0
+    assert task.validation_cost * update == pytest.approx(2 * float(real))
 
 
 def take(iterator, count):

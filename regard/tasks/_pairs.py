@@ -24,6 +24,7 @@ from regard.train import Position, Progress, Ranks, Step
 from regard.wordpiece import Cutter
 
 S = TypeVar("S", bound=Settings)
+UPDATE, STEP = 3, 3  # forward passes that an update is worth, and a step of decoding, a few subwords at a time
 
 
 class PairWork(Work[S]):
@@ -87,6 +88,7 @@ class PairTask(ABC):
     objective: nn.Module
     static = True
     limits = decode.Limits()  # of what is decoded in validation
+    measured = 0  # validation pairs that are decoded
     alike = False  # is a word cut the same way in all of a pair, under BPE-dropout?
 
     def __init__(
@@ -108,6 +110,21 @@ class PairTask(ABC):
 
     def pace(self, name: str) -> float:
         return 1.0
+
+    @property
+    def validation_cost(self) -> float:
+        """Subwords that pass through the model in a validation, by those of an update.
+
+        What is decoded counts as if none of it ended by itself: a young model's does not.
+        """
+        if self.valid is None:
+            return 0.0
+        s, pairs, cap = self.settings, len(self.valid), self.limits.maximum
+        source, target = subwords_of(self.valid)
+        longest = 2 * source + self.limits.extra * pairs if cap is None else cap * pairs
+        passed = source + target + min(1.0, self.measured / pairs) * (source + STEP * longest)
+        update: int = UPDATE * (2 if s.rdrop else 1) * min(s.tokens, sum(subwords_of(self.corpus)))
+        return passed / update
 
     def taken(self, batch: Batch) -> list[Tensor]:
         """What the objective takes of a batch: ``tensors``, and perhaps more."""
@@ -181,10 +198,10 @@ class PairTask(ABC):
             tokens += batch.tokens
         return float(total) / tokens
 
-    def decoded(self, model: Any, count: int) -> tuple[list[str], list[str]]:
-        """What the model makes of at most so many validation sources, greedily, and what was wanted."""
+    def decoded(self, model: Any) -> tuple[list[str], list[str]]:
+        """What the model makes of the validation sources that are ``measured``, greedily, and what was wanted."""
         assert self.valid is not None
-        wanted = min(len(self.valid), count)
+        wanted = min(len(self.valid), self.measured)
         rows = np.unique(np.linspace(0, len(self.valid) - 1, wanted).astype(np.int64))
         found = {int(row): "" for row in rows}
         for batch in batches(self.valid, tokens=self.settings.tokens, shuffle=False):
@@ -197,6 +214,12 @@ class PairTask(ABC):
             for i, hypothesis in zip(some, decode.greedy(model, memory, limits=self.limits), strict=True):
                 found[int(batch.rows[i])] = self.valid.subwords.decode(hypothesis.tokens.tolist())
         return [found[int(row)] for row in rows], [self.valid.text(int(row))[1] for row in rows]
+
+
+def subwords_of(corpus: Corpus) -> tuple[int, int]:
+    """Of all sources and of all targets, each with its </s>."""
+    source, target = (int(side.sum()) + len(corpus) for side in corpus.lengths)
+    return source, target
 
 
 def measured(wanted: bool, package: str, valid: Corpus | None, report: Progress) -> bool:

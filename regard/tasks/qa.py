@@ -30,7 +30,7 @@ from regard.squad import quality
 from regard.tasks import _command, _run
 from regard.tasks._asked import Asked, Lessons, texts_of
 from regard.tasks._card import Words, model_card
-from regard.tasks._pairs import autocast, half
+from regard.tasks._pairs import UPDATE, autocast, half
 from regard.tasks._pretrained import encoder_table, pretrained
 from regard.tasks._settings import MOST_TOKENS, Fitted, Sections, check_vocabulary
 from regard.tasks._settings import Settings as AnySettings
@@ -187,6 +187,17 @@ class Reading:
 
     def pace(self, name: str) -> float:
         return 1.0
+
+    @property
+    def validation_cost(self) -> float:
+        """Tokens that pass through the model in a validation, by those of an update."""
+        if self.valid is None:
+            return 0.0
+        s = self.settings
+        given, read = (sum(int(side.sum()) for side in x.lessons().lengths(1)) for x in (self.asked, self.valid))
+        share: float = min(1.0, s.measured / len(self.valid.given))
+        update: int = UPDATE * (2 if s.rdrop else 1) * min(s.tokens, given)
+        return (1 + share) * read / update
 
     def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
         s, on_gpu = self.settings, ranks.device.type == "cuda"

@@ -228,7 +228,8 @@ class Summarization(PairTask):
         self, model: Any, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device, rouge: bool
     ) -> None:
         super().__init__(model, corpus, valid, fitted, device)
-        s, self.rouge = fitted.training, rouge
+        s = fitted.training
+        self.measured = s.rouge_documents if rouge else 0
         self.limits = Limits(maximum=int(corpus.lengths[1].max()))
         options = {"smoothing": s.smoothing, "rdrop": s.rdrop, "coverage": s.coverage, "told": s.told}
         self.objective = Objective(model, **options, dtype=self.dtype)
@@ -245,11 +246,11 @@ class Summarization(PairTask):
         return Objective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
 
     def measures(self, model: Any) -> dict[str, float]:
-        if not self.rouge:
+        if not self.measured:
             return {}
         from regard.rouge import rouge
 
-        outputs, references = self.decoded(model, self.settings.rouge_documents)
+        outputs, references = self.decoded(model)
         return rouge(outputs, [[text] for text in references])
 
 

@@ -104,7 +104,8 @@ class Translation(PairTask):
         links: WordLinks | None = None,
     ) -> None:
         super().__init__(model, corpus, valid, fitted, device)
-        s, self.bleu, self.links = fitted.training, bleu, links
+        s, self.links = fitted.training, links
+        self.measured = s.bleu_sentences if bleu else 0
         guide = None if links is None else Guide.of(s, fitted.model)
         self.sums = ("loss", "nll") if guide is None else ("loss", "nll", "guided")
         options: dict[str, Any] = {"dtype": self.dtype, "compile": s.compile, "guide": guide}
@@ -117,12 +118,12 @@ class Translation(PairTask):
         return Objective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
 
     def measures(self, model: Any) -> dict[str, float]:
-        if not self.bleu:
+        if not self.measured:
             return {}
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
-        outputs, references = self.decoded(model, self.settings.bleu_sentences)
+        outputs, references = self.decoded(model)
         bleu = BLEU(tokenize=self.settings.bleu_tokenize, force=True).corpus_score(outputs, [references]).score
         return {"bleu": bleu, "chrf": CHRF().corpus_score(outputs, [references]).score}
 

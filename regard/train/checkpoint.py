@@ -46,9 +46,12 @@ class Standing:
     position: Position = Position()
     tokens: int = 0
     seconds: float = 0.0
+    validate_every: int = 0  # updates; fixed when the run begins
     best: float | None = None  # validation, smaller is better
     best_update: int = 0
-    stale: int = 0  # validations since
+    best_epoch: int = 0
+    stale: int = 0  # validations since, after the warm-up
+    ended: bool = False  # early
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Standing:

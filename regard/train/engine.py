@@ -82,6 +82,11 @@ class Engine:
             self.norm.copy_(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
         self.optimizer.step()
 
+    def wait(self) -> None:
+        """Until all updates that were begun are done."""
+        if self.ranks.device.type == "cuda":
+            torch.cuda.synchronize(self.ranks.device)
+
     def read(self) -> list[float]:
         """The sums since the last time, over all ranks. This waits for the device."""
         totals: list[float] = self.ranks.sum(self.sums).tolist()

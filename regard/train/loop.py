@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -25,11 +25,13 @@ from torch import Tensor, nn
 from regard.data import prefetch
 from regard.train.checkpoint import Checkpoints, Position, Standing
 from regard.train.engine import Engine, GraphEngine
-from regard.train.progress import Metrics, Progress
+from regard.train.progress import Metrics, Progress, Remaining
 from regard.train.ranks import Ranks, sharded_like, whole
 from regard.train.settings import Settings
 
 AHEAD = 64  # batches made ahead of the training, in a thread
+QUIET, LEAST_QUIET, EPOCHS = 0.4, 1000, 2  # a share of all updates, updates and epochs without progress that end a run
+TIMED = 3  # updates after which a GPU is waited for, to say how long the run takes
 
 
 class Step(NamedTuple):
@@ -63,6 +65,10 @@ class Task(Protocol):
     def static(self) -> bool:
         """Can the objective be captured as a CUDA graph?"""
 
+    @property
+    def validation_cost(self) -> float:
+        """What a validation costs, in updates, by counts alone; 0 without data for it."""
+
     def pace(self, name: str) -> float:
         """How fast a parameter of the model learns: its learning rate is so many times the schedule's."""
 
@@ -87,17 +93,35 @@ class Diverged(RuntimeError):
     """The loss is no number any more."""
 
 
-def fit(task: Task, settings: Settings, folder: Path, ranks: Ranks, progress: Progress) -> Outcome:
-    """Trains, or goes on with what is in the folder, to the end."""
-    return _Run(task, settings, folder, ranks, progress).go()
+def fit(
+    task: Task,
+    settings: Settings,
+    folder: Path,
+    ranks: Ranks,
+    progress: Progress,
+    now: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Trains, or goes on with what is in the folder, to the end. ``now`` is the clock: seconds."""
+    return _Run(task, settings, folder, ranks, progress, now).go()
 
 
 class _Run:
-    def __init__(self, task: Task, settings: Settings, folder: Path, ranks: Ranks, progress: Progress) -> None:
-        self.task, self.settings, self.ranks, self.progress = task, settings, ranks, progress
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        folder: Path,
+        ranks: Ranks,
+        progress: Progress,
+        now: Callable[[], float],
+    ) -> None:
+        self.task, self.settings, self.ranks, self.progress, self.now = task, settings, ranks, progress, now
         self.files = Checkpoints(folder / "checkpoints", keep=settings.keep, average=settings.average, say=self._say)
         found = self.files.latest()
         self.standing = found[0] if found else Standing()
+        cost = ranks.agree([task.validation_cost])[0]
+        self.standing.validate_every = self.standing.validate_every or settings.validations(cost)
+        self.remaining = Remaining(settings.updates, self.standing.validate_every, cost)
         model = task.model.to(ranks.device)
         if found:
             model.load_state_dict(_strip(found[1], "model."))
@@ -123,12 +147,14 @@ class _Run:
         standing, settings = self.standing, self.settings
         if standing.update:
             self._say(f"going on from update {standing.update:,}")
+        if every := self.remaining.every:
+            self._say(f"validated every {every:,} updates; a validation takes about {self.remaining.cost:.2g} of them")
         self.progress.start(standing.update, settings.updates)
-        self.clock, self.logged, self.fresh = time.monotonic(), standing.update, 0
+        self.since, self.logged, self.fresh, self.begun = self.now(), standing.update, 0, standing.update
         try:
             made = prefetch(self.task.steps(standing.position, self.ranks), AHEAD)
             with contextlib.closing(made) as steps, self._interrupted() as asked:  # type: ignore[type-var]
-                while standing.update < settings.updates and not self._stopped() and not asked.is_set():
+                while standing.update < settings.updates and not standing.ended and not asked.is_set():
                     self._update([next(steps) for _ in range(settings.accumulate)])
                 if asked.is_set():
                     self._pause()
@@ -146,29 +172,40 @@ class _Run:
         tokens = sum(step.tokens for step in steps)
         standing.tokens += tokens
         self.fresh += tokens
+        self._tick()
         last = standing.update == settings.updates
         if standing.update % settings.log_every == 0 or last:
             self._log()
         if standing.update % settings.interval == 0 or last:
             self._check()
 
+    def _tick(self) -> None:
+        """Tell how long it takes still. On a GPU, which is not waited for, only the first updates are timed here."""
+        update = self.standing.update
+        if self.ranks.device.type == "cpu" or update - self.begun <= TIMED:
+            self.engine.wait()
+            self.remaining.reached(update, self.now())
+        self.progress.tick(update, self.remaining.left(update))
+
     def _log(self) -> None:
-        standing, now = self.standing, time.monotonic()
+        standing = self.standing
         sums = self.engine.read()
+        now = self.now()
+        self.remaining.reached(standing.update, now)
         numbers = {name: value / max(1, self.fresh) for name, value in zip(self.task.sums, sums, strict=True)}
         if not all(math.isfinite(x) for x in numbers.values()):
             raise Diverged(
                 f"the loss is {numbers} between updates {self.logged} and {standing.update}: training diverged; "
                 "lower lr, lengthen warmup or clip more"
             )
-        numbers["tokens_per_s"] = self.fresh / max(1e-9, now - self.clock)
-        standing.seconds += now - self.clock
+        numbers["tokens_per_s"] = self.fresh / max(1e-9, now - self.since)
+        standing.seconds += now - self.since
         rate, norm = self.settings.rate(standing.update), self.engine.norm.item()
         if self.metrics is not None:
             where = {"epoch": standing.position.epoch, "lr": rate, "gradient_norm": norm}
             self.metrics.write(standing.update, {**numbers, **where, "seconds": standing.seconds})
             self.progress.step(standing.update, numbers)
-        self.clock, self.logged, self.fresh = now, standing.update, 0
+        self.since, self.logged, self.fresh = now, standing.update, 0
 
     def _check(self) -> None:
         """Validate, keep the weights, and write a state that all of this is in."""
@@ -176,14 +213,10 @@ class _Run:
             self._log()
         standing = self.standing
         weights, moments = self._weights(), self._moments()
-        scores = self._validate(weights)
+        due = standing.update % standing.validate_every == 0 or standing.update == self.settings.updates
+        scores = self._timed(weights) if due else {}
         if scores:
-            loss = scores["valid_loss"]
-            better = standing.best is None or loss < standing.best
-            if better:
-                standing.best, standing.best_update, standing.stale = loss, standing.update, 0
-            else:
-                standing.stale += 1
+            better = self._judge(scores["valid_loss"])
             if self.metrics is not None:
                 self.metrics.write(standing.update, scores)
                 self._say_scores(f"update {standing.update:,}", scores)
@@ -193,7 +226,32 @@ class _Run:
             self.files.snapshot(standing.update, weights)
             self._save(weights, moments)
         self.ranks.wait()
-        self.clock = time.monotonic()
+        self.since = self.now()
+
+    def _timed(self, weights: dict[str, Tensor]) -> dict[str, float]:
+        """Validate; the time that it took is no time of updates."""
+        begun = self.now()
+        scores = self._validate(weights)
+        self.remaining.validated(self.now() - begun)
+        return scores
+
+    def _judge(self, loss: float) -> bool:
+        """Is it the best so far? Decides too whether training ends early."""
+        standing, patience = self.standing, self.settings.patience
+        epoch = standing.position.epoch
+        if standing.best is None or loss < standing.best:
+            standing.best, standing.best_update, standing.best_epoch, standing.stale = loss, standing.update, epoch, 0
+            return True
+        quiet = standing.update - max(standing.best_update, self.settings.warmup)
+        standing.stale += quiet > 0  # before, the learning rate still rises
+        if patience is None:
+            long = quiet >= max(LEAST_QUIET, QUIET * self.settings.updates)
+            standing.ended = long and epoch - standing.best_epoch >= EPOCHS
+        else:
+            standing.ended = 0 < patience <= standing.stale
+        if standing.ended and standing.update < self.settings.updates:
+            self._say(f"no better for {standing.stale} validations, {quiet:,} updates: training ends early")
+        return False
 
     def _pause(self) -> NoReturn:
         """A state between two validations, to go on from."""
@@ -236,12 +294,6 @@ class _Run:
         scores = self.task.validate(self.plain) if self.ranks.main else {}
         loss = self.ranks.agree([scores.get("valid_loss", math.nan)])[0]
         return {} if math.isnan(loss) else {"valid_loss": loss, **scores}
-
-    def _stopped(self) -> bool:
-        if not self.settings.patience or self.standing.stale < self.settings.patience:
-            return False
-        self._say(f"no better for {self.standing.stale} validations: training ends early")
-        return True
 
     def _finish(self) -> Outcome:
         """The average of the last weights, unless the best single ones are better."""

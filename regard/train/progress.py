@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +16,10 @@ from regard.text import write_whole
 
 
 class Progress(Protocol):
-    """Who is told how a run goes."""
+    """Who is told how a run goes: ``tick`` after every update, with the seconds left as soon as they are known."""
 
     def start(self, update: int, updates: int) -> None: ...
+    def tick(self, update: int, left: float | None) -> None: ...
     def step(self, update: int, numbers: Mapping[str, float]) -> None: ...
     def say(self, message: str) -> None: ...
     def stop(self) -> None: ...
@@ -26,21 +29,36 @@ class Silent:
     """Says nothing."""
 
     def start(self, update: int, updates: int) -> None: ...
+    def tick(self, update: int, left: float | None) -> None: ...
     def step(self, update: int, numbers: Mapping[str, float]) -> None: ...
     def say(self, message: str) -> None: ...
     def stop(self) -> None: ...
 
 
 class Lines:
-    """A plain line for everything, on stderr."""
+    """A plain line for everything, on stderr, and one for the time left when it is first known and nothing is said."""
+
+    QUIET = 30.0  # seconds without a line
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
 
     def start(self, update: int, updates: int) -> None:
-        self.updates, self.first, self.begun = updates, update, time.monotonic()
+        self.updates, self.left, self.said = updates, "", -math.inf
+
+    def tick(self, update: int, left: float | None) -> None:
+        if left is None:
+            return
+        self.left = f"  about {clock(left)} left"
+        if self.now() - self.said >= self.QUIET:
+            self._tell(f"{update}/{self.updates}{self.left}")
 
     def step(self, update: int, numbers: Mapping[str, float]) -> None:
-        done = max(1, update - self.first)
-        left = (self.updates - update) * (time.monotonic() - self.begun) / done
-        self.say(f"{update}/{self.updates}  {shown(numbers)}  {clock(left)} left")
+        self._tell(f"{update}/{self.updates}  {shown(numbers)}{self.left}")
+
+    def _tell(self, line: str) -> None:
+        self.said = self.now()
+        self.say(line)
 
     def say(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)  # noqa: T201
@@ -53,18 +71,22 @@ class Bar:
 
     def start(self, update: int, updates: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
         )
-        self.task = self.bar.add_task("training", total=updates, completed=update, numbers="")
+        self.task = self.bar.add_task("training", total=updates, completed=update, numbers="", left="")
         self.bar.start()
+
+    def tick(self, update: int, left: float | None) -> None:
+        told = "" if left is None else f"about {clock(left)} left"
+        self.bar.update(self.task, completed=update, left=told)
 
     def step(self, update: int, numbers: Mapping[str, float]) -> None:
         self.bar.update(self.task, completed=update, numbers=shown(numbers))
@@ -78,6 +100,52 @@ class Bar:
     def stop(self) -> None:
         if hasattr(self, "bar"):
             self.bar.stop()
+
+
+class Remaining:
+    """How many seconds a run still takes: its updates as long as those of the latter half of what was done took, its
+    validations as long as the last one, the first as its ``cost`` in updates says.
+
+    The first update of a process does not count: what it needs is compiled, loaded and allocated then.
+
+    >>> remaining = Remaining(updates=100, every=50, cost=2.0)
+    >>> for update, seconds in ((1, 20.0), (2, 21.0), (3, 22.0)):
+    ...     remaining.reached(update, seconds)
+    >>> remaining.left(3)  # 97 updates, validations after 50 and 100, and one of the average
+    103.0
+    """
+
+    def __init__(self, updates: int, every: int, cost: float) -> None:
+        self.updates, self.every, self.cost = updates, every if cost else 0, cost
+        self._marks: deque[tuple[int, float]] = deque()  # updates done, and when, but for validations
+        self._first, self._away, self._validation = 0, 0.0, 0.0
+
+    def reached(self, update: int, now: float) -> None:
+        """So many updates are done."""
+        if self._marks and self._marks[-1][0] == update:
+            return
+        self._first = self._first if self._marks else update
+        self._marks.append((update, now - self._away))
+        while len(self._marks) > 2 and 2 * (self._marks[1][0] - self._first) <= update - self._first:
+            self._marks.popleft()
+
+    def validated(self, seconds: float) -> None:
+        """A validation took so long."""
+        self._away += seconds
+        self._validation = seconds
+
+    def left(self, update: int) -> float | None:
+        """Seconds, after so many updates and before what is due then; None before the third of a process."""
+        if not self._marks or self._marks[-1][0] - self._first < 2:
+            return None
+        (first, begun), (last, now) = self._marks[0], self._marks[-1]
+        each = (now - begun) / (last - first)
+        validation = self._validation or self.cost * each
+        return each * (self.updates - update) + validation * self._ahead(update)
+
+    def _ahead(self, update: int) -> int:
+        """Validations to come, with that of the average at the end."""
+        return 0 if not self.every else -(-self.updates // self.every) - (update - 1) // self.every + 1
 
 
 def progress() -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from regard.kinds import check_fields
 from regard.train.schedule import SCHEDULES, learning_rate
 
 T = TypeVar("T", bound="Table")
+SHARE, ENDS = 0.1, 2  # the most of a run's time that validations take; those of the average and the best at its end
 
 
 class Mismatch(ValueError):
@@ -48,10 +50,13 @@ class Settings(Table):
     ``weight_decay``; gradients clipped to norm ``clip`` (0: not). ``lr`` is the peak of the ``schedule``, reached after
     ``warmup`` updates; the cosine ends at ``final_lr``.
 
-    Watching: every ``valid_every`` updates the model is validated, a checkpoint is written and the weights are kept
-    for averaging: at the end, those of the last ``average`` times are averaged, and the ``best`` single ones are kept
-    instead if they did better (false: the average in any case). Training ends early when the
-    validation was not better ``patience`` times in a row (0: never). Every ``log_every`` updates a line is logged.
+    Watching: every ``valid_every`` updates a checkpoint is written, the weights are kept for averaging and the model is
+    validated. None: fifty checkpoints in a run, and as many of them validated as take a tenth of its time, counted in
+    subwords. At the end the weights of the last ``average`` checkpoints are averaged, and the ``best`` single ones are
+    kept instead if they did better (false: the average in any case). Training ends early when the validation was not
+    better ``patience`` times in a row (0: never); None: when it was not for 0.4 of all updates, at least 1,000 of them,
+    and two epochs. What comes before the end of the warm-up does not count. Every ``log_every`` updates a line is
+    logged.
 
     Machine: ``device`` "auto", "cpu", "cuda"; ``precision`` "auto" (bfloat16 on a GPU), "bfloat16" or "float32";
     ``graphs`` replays CUDA graphs, one per shape of batch; ``compile`` runs the model through torch.compile, once for
@@ -72,7 +77,7 @@ class Settings(Table):
     valid_every: int | None = None
     average: int = 10
     best: bool = True
-    patience: int = 20
+    patience: int | None = None
     keep: int = 2
     log_every: int = 50
     device: str = "auto"
@@ -86,10 +91,10 @@ class Settings(Table):
         object.__setattr__(self, "betas", tuple(self.betas))
         for name in ("updates", "accumulate", "average", "keep", "log_every"):
             self.whole(name, 1)
-        for name in ("warmup", "patience"):
-            self.whole(name, 0)
-        if self.valid_every is not None:
-            self.whole("valid_every", 1)
+        self.whole("warmup", 0)
+        for name, least in (("valid_every", 1), ("patience", 0)):
+            if getattr(self, name) is not None:
+                self.whole(name, least)
         for name in ("lr", "final_lr", "eps", "weight_decay", "clip"):
             self.number(name)
         self.whole("seed", 0)
@@ -115,8 +120,22 @@ class Settings(Table):
 
     @property
     def interval(self) -> int:
-        """Updates between validations."""
+        """Updates between checkpoints."""
         return self.valid_every or max(1, self.updates // 50)
+
+    def validations(self, cost: float) -> int:
+        """Updates between validations of which each costs as much as ``cost`` updates: a multiple of ``interval``.
+
+        With those at the end they are a tenth of the run at the most, unless ``valid_every`` says otherwise. It depends
+        on counts alone, so that the same run is validated at the same places wherever, and however slowly, it goes.
+
+        >>> Settings(updates=400).validations(0.5), Settings(updates=400).validations(6.2)
+        (8, 80)
+        """
+        if self.valid_every is not None or not cost:
+            return self.interval
+        wanted = max(1, int(self.updates * SHARE / ((1 - SHARE) * cost)) - ENDS)
+        return self.interval * math.ceil(self.updates / (self.interval * wanted))
 
     def whole(self, name: str, low: int, high: int = 2**63 - 1) -> None:
         value = getattr(self, name)
