@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from regard.kinds import Count, Index, check, hints_of
 from regard.lexicon import FILE as LEXICON
 from regard.models import (
     PointerConfig,
@@ -35,7 +36,7 @@ from regard.models import (
     Transformer,
     TransformerConfig,
 )
-from regard.store import Damaged, read_tensors, read_toml, write_tensors, write_toml
+from regard.store import Damaged, Shapes, read_tensors, read_toml, write_tensors, write_toml
 from regard.text import write_whole
 from regard.wordpiece import Cutter, load_subwords
 
@@ -48,6 +49,49 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "reader": (ReaderConfig, Reader),
 }
 _NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
+
+
+class Align(TypedDict, total=False):
+    """[align]: where a translator's word alignments are read."""
+
+    layer: Index
+    head: Index
+    shift: bool
+
+
+class _Model(TypedDict, total=False):
+    kind: str
+
+
+class _Data(TypedDict, total=False):
+    max_tokens: Count
+    window: Count
+    stride: Count
+    longest: Count
+    longest_document: Index
+    unanswerable: int
+
+
+class _Translate(TypedDict, total=False):
+    split: Index
+
+
+class _Exported(TypedDict, total=False):
+    positions: Count
+    layer: Index
+    head: Index
+
+
+class Sections(TypedDict, total=False):
+    """config.toml, as far as a model is opened by it: the rest tells how it was trained."""
+
+    regard: str
+    task: str
+    model: _Model
+    data: _Data
+    align: Align
+    translate: _Translate
+    ctranslate2: _Exported
 
 
 @dataclass(frozen=True)
@@ -160,20 +204,19 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
             hint = 'it was exported, for --engine ctranslate2 or load(..., engine="ctranslate2") alone'
         raise FileNotFoundError(f"{folder}: {', '.join(missing)} missing from the model folder; {hint}")
     subwords = load_subwords(folder / "tokenizer.json")
-    try:
-        with _Unfilled():
-            model = make_model(settings["model"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{folder / 'config.toml'}: not a usable configuration: {error}") from error
-    if model.config.vocab_size != len(subwords):
+    said = settings["model"].get("vocab_size")
+    if isinstance(said, int) and said != len(subwords):
         raise Damaged(
-            f"{folder}: config.toml says {model.config.vocab_size} subwords, tokenizer.json has {len(subwords)}; "
-            "they are not of one model"
+            f"{folder}: config.toml says {said} subwords, tokenizer.json has {len(subwords)}; they are not of one model"
         )
-    tensors, about = read_tensors(folder / "model.safetensors")
+    weights = folder / "model.safetensors"
+    tensors, about = read_tensors(weights, check=lambda shapes: _check_shapes(settings["model"], shapes, folder))
     if about.get("store") not in STORES:
-        raise Damaged(f"{folder / 'model.safetensors'}: weights stored as {about.get('store')!r}, which is not known")
-    _load(model, unpack(tensors), folder / "model.safetensors")
+        raise Damaged(f"{weights}: weights stored as {about.get('store')!r}, which is not known")
+    with _Unfilled():
+        model = make_model(settings["model"])
+    _check_look(settings.get("align", {}), model.config, folder)
+    _load(model, unpack(tensors), weights)
     return Loaded(model.to(device).eval(), subwords, settings, folder)
 
 
@@ -189,33 +232,70 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder}: a model folder of format {table.get('format')!r}, written by regard "
             f"{table.get('regard', 'of an unknown version')}; this version reads format {FORMAT}"
         )
+    try:
+        check(table, hints_of(Sections))
+    except ValueError as error:
+        raise Damaged(f"{folder / 'config.toml'}: {error}") from None
     return table
 
 
-def _load(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    wanted = {name: t.shape for name, t in model.state_dict().items()}
+def _check_shapes(table: Mapping[str, Any], stored: Shapes, folder: Path) -> None:
+    """Are the weights those of this configuration? Found out without making any: it may ask for any amount."""
+    path = folder / "model.safetensors"
+    layers = sum(value for name, value in table.items() if name.endswith("_layers") and isinstance(value, int))
+    try:
+        if layers > len(stored):  # each has weights of its own
+            raise ValueError(f"{layers:,} layers, and model.safetensors has {len(stored)} weights")
+        with torch.device("meta"), _Unfilled(shapes=True):
+            model = make_model(table)
+        wanted = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the last: more than 2⁶³ bytes
+        raise Damaged(f"{folder / 'config.toml'}: not a usable configuration: {error}") from error
+    scales = {f"{name}.scale": shape[:1] for name, shape in wanted.items() if f"{name}.scale" in stored}
     other = "config.toml is of another model, or another version of regard has written it"
-    if missing := sorted(wanted.keys() - weights.keys()):
+    if missing := sorted(wanted.keys() - stored.keys()):
         raise Damaged(f"{path}: {len(missing)} weights are missing, {missing[0]} first; {other}")
-    if unknown := sorted(weights.keys() - wanted.keys()):
+    if unknown := sorted(stored.keys() - wanted.keys() - scales.keys()):
         raise Damaged(f"{path}: {len(unknown)} weights too many, {unknown[0]} first; {other}")
-    for name, shape in wanted.items():
-        if weights[name].shape != shape:
-            got = list(weights[name].shape)
-            raise Damaged(f"{path}: {name} is {got}, config.toml says {list(shape)}; they are not of one model")
+    for name, shape in {**wanted, **scales}.items():
+        if stored[name] != shape:
+            raise Damaged(
+                f"{path}: {name} is {list(stored[name])}, config.toml says {list(shape)}; they are not of one model"
+            )
+
+
+def _check_look(align: Align, config: Any, folder: Path) -> None:
+    """Has the model the layer and the head that [align] names?"""
+    given = (("layer", align.get("layer"), config.decoder_layers), ("head", align.get("head"), config.heads))
+    for name, number, count in given:
+        if number is not None and number >= count:
+            raise Damaged(f"{folder / 'config.toml'}: [align]: {name} must be below {count}, got {number}")
+
+
+def _load(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    for name, own in model.state_dict().items():
+        if weights[name].is_floating_point() != own.is_floating_point():
+            raise Damaged(f"{path}: {name} holds {weights[name].dtype}, and {own.dtype} is needed")
     model.load_state_dict(weights, assign=True)
 
 
 class _Unfilled(TorchFunctionMode):
     """Makes parameters without starting them at random, which takes longer than reading those that replace them.
 
-    What is computed, such as tables of positions, is computed.
+    What is computed, such as tables of distances, is computed; with ``shapes``, of a model on the device "meta" which
+    makes no numbers, on the CPU: "meta" would import for a second what it needs to count.
     """
+
+    def __init__(self, *, shapes: bool = False) -> None:
+        super().__init__()
+        self._counted = {"device": "cpu"} if shapes else {}
 
     DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.arange:
+            return func(*args, **{**self._counted, **kwargs})
         if func in self.DRAWS:
             return args[0] if args else kwargs["tensor"]
         if func is torch.linalg.qr:  # nn.init.orthogonal_ makes what it has drawn orthogonal

@@ -1,36 +1,45 @@
-"""Are values of the kinds that they are declared as? For tables that people, also strangers, write into TOML files."""
+"""Are values of the kinds that they are declared as? For tables that people, also strangers, write into files.
+
+What a table may have is declared once, as the fields of a dataclass, the parameters of a function or a TypedDict.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+Count = Annotated[int, range(1, 2**31)]
+Index = Annotated[int, range(2**31)]
 
 _EITHER = (Union, UnionType)
-_KINDS: dict[type, str] = {
+_LISTS = (list, tuple, Sequence)
+_KINDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
     str: "a text",
-    dict: "a table",
+    **dict.fromkeys((dict, Mapping), "a table"),
+    **dict.fromkeys(_LISTS, "a list"),
 }
 
 
 def check_fields(made: Any) -> None:
-    """Those of a dataclass. What is declared as more than ``_KINDS`` has is not asked."""
+    """Those of a dataclass."""
     cls: Any = type(made)
-    hints = _hints(cls)
+    hints = hints_of(cls)
     check({name: getattr(made, name, None) for name in hints}, hints)
 
 
 @cache
-def _hints(made: Any) -> dict[str, Any]:
-    return get_type_hints(made)
+def hints_of(made: Any) -> dict[str, Any]:
+    """What the fields of a class or the parameters of a function are declared as."""
+    return get_type_hints(made, include_extras=True)
 
 
 def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Raises ValueError for the first value that is of another kind than its hint.
+    """Raises ValueError for the first value that is of another kind than its hint; a TypedDict is a table of its own.
 
     >>> check({"beam": 3, "seed": None}, {"beam": int, "seed": int | None})
     >>> check({"beam": "3"}, {"beam": int})
@@ -40,12 +49,14 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
     for name, hint in hints.items():
         if name not in values:
             continue
-        value, kinds = values[name], get_args(hint) if get_origin(hint) in _EITHER else (hint,)
-        if not {*kinds} <= {*_KINDS, type(None)} or (value is None and type(None) in kinds):
-            continue
-        if not any(_is(value, kind) for kind in kinds):
-            expected = " or ".join(_KINDS[kind] for kind in kinds if kind in _KINDS)
-            raise ValueError(f"{name} must be {expected}, got {shown(value)}")
+        value, table = values[name], is_typeddict(hint)
+        if not _fits(value, dict if table else hint):
+            raise ValueError(f"{name} must be {_named(dict if table else hint)}, got {shown(value)}")
+        if table:
+            try:
+                check(value, hints_of(hint))
+            except ValueError as error:
+                raise ValueError(f"[{name}]: {error}") from None
 
 
 def shown(value: Any) -> str:
@@ -54,6 +65,33 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _is(value: object, kind: type) -> bool:
-    """A whole number is a number too, and true is none."""
-    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+def _fits(value: Any, hint: Any) -> bool:
+    """What is declared as more than ``_KINDS`` has is not asked. A whole number is a number too, and true is none."""
+    kind, args = get_origin(hint) or hint, get_args(hint)
+    if kind in _EITHER:
+        return any(_fits(value, one) for one in args)
+    if kind is Annotated:
+        return _fits(value, args[0]) and all(value in bounds for bounds in args[1:])
+    if kind is Literal:
+        return any(value == one and type(value) is type(one) for one in args)
+    if kind is NoneType:
+        return value is None
+    if kind not in _KINDS:
+        return True
+    if kind in _LISTS:
+        inner = args[:1] if kind is not tuple or args[1:] == (...,) else ()
+        return isinstance(value, (list, tuple)) and all(_fits(each, one) for one in inner for each in value)
+    fits = isinstance(value, (int, float) if kind is float else kind)
+    return fits and (kind is bool or not isinstance(value, bool))
+
+
+def _named(hint: Any) -> str:
+    kind, args = get_origin(hint) or hint, get_args(hint)
+    if kind in _EITHER:
+        return " or ".join(dict.fromkeys(_named(one) for one in args if one is not NoneType))
+    if kind is Annotated:
+        low, high = args[1].start, args[1].stop - 1
+        return f"{_named(args[0])} of at least {low}" + (f" and at most {high:,}" if high < 2**31 - 1 else "")
+    if kind is Literal:
+        return "one of " + ", ".join(map(str, args))
+    return _KINDS[kind]

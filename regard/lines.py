@@ -19,8 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
-from regard import files
 from regard.files import PathLike
+from regard.files import lines as file_lines
+from regard.files import whole as read_whole
 
 T = TypeVar("T")
 
@@ -63,13 +64,13 @@ class Pair(NamedTuple):
 
 def lines_of(path: PathLike) -> Iterator[Line]:
     """The lines of a file, one at a time; those that are not UTF-8 have a problem."""
-    for number, raw in enumerate(files.lines(_name(path), _stdin(path)), 1):
+    for number, raw in enumerate(file_lines(_name(path), _stdin(path)), 1):
         yield _decoded(raw, f"{_name(path)}:{number}")
 
 
 def document_of(path: PathLike) -> Line:
     """All of a file as one text, its lines ending in "\\n"; what is not UTF-8 has a problem."""
-    return _decoded(b"\n".join(files.lines(_name(path), _stdin(path))), _name(path))
+    return _decoded(b"\n".join(file_lines(_name(path), _stdin(path))), _name(path))
 
 
 def keyed(line: Line, key: str) -> Line:
@@ -97,7 +98,7 @@ def text_of(path: PathLike) -> list[str]:
 
 def whole_text(path: PathLike) -> str:
     """All of a file as one text, line ends as they are. What is not UTF-8 text is refused."""
-    raw = files.whole(_name(path), _stdin(path))
+    raw = read_whole(_name(path), _stdin(path))
     if (at := raw.find(0)) >= 0:
         raise ValueError(f"{_name(path)}: expected a text, got a binary file (a zero byte at {at:,})")
     line = _decoded(raw, _name(path))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from regard.bounds import TOML_BYTES, parsed_json, text_of, toml
 from regard.text import write_whole
 
 PathLike = str | os.PathLike[str]
+Shapes = Mapping[str, tuple[int, ...]]
 BUNDLED = Path(__file__).parent / "bundled"
 DEFAULT = "en-fr-small"
 
@@ -41,19 +42,23 @@ def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[
     write_whole(Path(path), save(plain, metadata))
 
 
-def read_tensors(path: PathLike, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What ``write_tensors`` wrote."""
+def read_tensors(
+    path: PathLike, device: str | torch.device = "cpu", check: Callable[[Shapes], None] | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What ``write_tensors`` wrote; ``check`` is given the shapes before any tensor is read."""
     try:
         with safe_open(str(path), "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+            metadata, names = file.metadata() or {}, file.keys()
+            if check is not None:
+                check({name: tuple(file.get_slice(name).get_shape()) for name in names})
+            tensors = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path}: cut short, or not a safetensors file ({error})") from error
     try:
-        own = json.loads(metadata["regard"])
-        crc32, about = own["crc32"], own["about"]
+        own = parsed_json(metadata["regard"])
+        crc32, about = own["crc32"], dict(own["about"])
     except (KeyError, TypeError, ValueError):
         raise Damaged(f"{path}: a safetensors file, but not one of regard's") from None
     if _checksum(tensors) != crc32:
@@ -75,7 +80,7 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
 def read_toml(path: PathLike) -> dict[str, Any]:
     """A TOML file as a table."""
     try:
-        return _loads(Path(path).read_bytes().decode())
+        return toml(text_of(Path(path), TOML_BYTES))
     except ValueError as error:  # also what is not UTF-8
         raise Damaged(f"{path}: not a TOML file: {error}") from error
 
@@ -87,18 +92,10 @@ def parse_value(text: str) -> Any:
     (0.001, [1, 2], 'dot')
     """
     try:
-        table = _loads(f"x = {text}")
+        table = toml(f"x = {text}")
     except ValueError:
         return text
     return table["x"] if len(table) == 1 else text
-
-
-def _loads(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)
 
 
 def write_toml(path: PathLike, table: Mapping[str, Any]) -> None:

@@ -28,6 +28,8 @@ ROOT = Path(regard.__file__).parent
 LAYOUT = [
     "_processors",
     "_start",
+    "bounds",
+    "files",
     "terms",
     "score",
     "packed",

@@ -10,15 +10,15 @@ tell (SQuAD 2.0).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard import files
+from regard.bounds import parsed_json
 from regard.data.readers import Bad, Policy, Report, numbered, parsed, sifted
+from regard.files import whole as read_whole
 
 KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
 
@@ -52,11 +52,11 @@ def read_questions(
 
 
 def _squad(path: Path) -> Iterator[Question | Bad]:
-    raw = files.whole(path)
+    raw = read_whole(path)
     try:
-        whole = json.loads(raw)
+        whole = parsed_json(raw)
         paragraphs = [(p["context"], p["qas"]) for article in whole["data"] for p in article["paragraphs"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path}: not in SQuAD's format, data → paragraphs → context and qas ({type(error).__name__}: {error}); "
             "a file with an object per line ends in .jsonl"

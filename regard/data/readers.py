@@ -5,7 +5,6 @@ Each file may be gzipped or UTF-16: see :mod:`regard.files`.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from regard import files
+from regard.bounds import parsed_json
 from regard.files import PathLike
+from regard.files import lines as file_lines
 
 Policy = Literal["raise", "skip"]
 SHOWN = 5  # bad lines shown in a report
@@ -65,7 +65,7 @@ class Files:
 
     def rows(self) -> Iterator[Row]:
         counts = [0, 0]
-        for number, sides in enumerate(zip_longest(*(files.lines(path) for path in self.paths)), 1):
+        for number, sides in enumerate(zip_longest(*(file_lines(path) for path in self.paths)), 1):
             counts = [count + (side is not None) for count, side in zip(counts, sides, strict=True)]
             if None in sides:
                 continue  # to the end, for the message
@@ -223,7 +223,7 @@ def texts(readers: Iterable[Reader], *, bad: Policy = "raise") -> Iterator[str]:
 
 def numbered(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
     """The lines of a file, each after where it is."""
-    for number, line in enumerate(files.lines(path), 1):
+    for number, line in enumerate(file_lines(path), 1):
         where = f"{path}:{number}"
         yield where, _decoded(line, where)
 
@@ -231,8 +231,8 @@ def numbered(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
 def parsed(line: str, where: str) -> dict[str, Any] | Bad:
     """The JSON object of a line."""
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        entry = parsed_json(line)
+    except ValueError as error:
         return Bad(where, "not JSON", str(error))
     return entry if isinstance(entry, dict) else Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
+from regard.kinds import check_fields
+
 T = TypeVar("T", bound="Config")
 
 TIED = ("all", "decoder", "none")
@@ -27,11 +29,17 @@ class Config:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        try:
+            check_fields(self)
+        except ValueError as error:
+            raise ValueError(f"{type(self).__name__}: {error}") from None
         self.positive("vocab_size")
         self.one_of("tied", TIED)
         self.share("dropout")
         for name in ("pad_id", "bos_id", "eos_id"):
             self.whole(name, 0, self.vocab_size - 1)
+        if self.eos_id in (self.pad_id, self.bos_id):
+            raise ValueError(f"{type(self).__name__}: eos_id must be another than pad_id and bos_id, got {self.eos_id}")
 
     def to_table(self) -> dict[str, Any]:
         """Plain values for TOML or JSON, without what is None."""
@@ -44,6 +52,8 @@ class Config:
         unknown = [key for key in table if key not in known]
         if unknown:
             raise ValueError(f"{cls.__name__} knows no {', '.join(map(repr, unknown))}; it has {', '.join(known)}")
+        if "vocab_size" not in table:
+            raise ValueError(f"{cls.__name__} needs vocab_size")
         return cls(**table)
 
     def whole(self, name: str, low: int, high: int | None = None) -> None:

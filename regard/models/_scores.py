@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from regard.kinds import check, hints_of
 from regard.score import (
     Additive,
     ALiBi,
@@ -138,13 +139,17 @@ def make_score(spec: ScoreSpec, at: Place) -> Score:
 
 
 def _one(kind: str, parameters: Mapping[str, Any], at: Place) -> Score:
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"score kind must be one of {', '.join(KINDS)}, got {kind!r}")
     make = KINDS[kind]
     known = list(inspect.signature(make).parameters)[1:]
     for key in parameters:
         if key not in known:
             raise ValueError(f"score {kind!r} takes {', '.join(known) or 'no parameters'}, got {key!r}")
+    try:
+        check(parameters, hints_of(make))
+    except ValueError as error:
+        raise ValueError(f"score {kind!r}: {error}") from None
     return make(at, **parameters)
 
 

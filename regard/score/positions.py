@@ -184,6 +184,8 @@ class T5Bias(Score):
     N(0, 1/``dim``) with ``dim`` the model's width.
     """
 
+    FARTHEST = 1 << 20  # each distance up to max_distance is in a table
+
     key_tensors = 0
     buckets: Tensor
 
@@ -193,6 +195,8 @@ class T5Bias(Score):
         super().__init__()
         heads, buckets, dim = check_positive("T5Bias", heads=heads, buckets=buckets, dim=dim)
         self.max_distance = check_distance("T5Bias", max_distance)
+        if self.max_distance > self.FARTHEST:
+            raise ValueError(f"T5Bias: max_distance must be at most {self.FARTHEST:,}, got {max_distance}")
         exact = buckets // (4 if bidirectional else 2)
         if exact < 1 or self.max_distance <= exact:
             raise ValueError(

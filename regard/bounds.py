@@ -1,0 +1,111 @@
+"""Files of strangers, read within bounds: what they may take of time and memory is known before it is taken.
+
+TOML, JSON and archives can be small and mean much: a key of 200,000 parts, lists within lists, zeros that unpack to
+gigabytes. Each is refused here, in one place, by a ValueError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+TOML_BYTES = 1 << 20
+DEPTH = 32  # tables and lists within each other, and parts of a key
+
+# strings and comments, of which no end is needed: a scan never goes back
+_STRINGS = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)" r'|"(?:\\.|[^"\\\n])*"?' r"|'[^'\n]*'?" r"|#[^\n]*", re.DOTALL
+)
+_PART = re.compile(r"[\w\- \t]*")  # of a dotted key
+
+
+# --- text ---
+
+
+def toml(text: str) -> dict[str, Any]:
+    """A table of TOML. What is nested too deeply is refused before it is parsed.
+
+    >>> toml("a.b = [1, {c = '[[[['}]")
+    {'a': {'b': [1, {'c': '[[[['}]}}
+    >>> toml("a" + ".a" * 200_000 + " = 1")
+    Traceback (most recent call last):
+    ValueError: a key of more than 32 parts
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    bare = _STRINGS.sub("_", text)
+    if _depth(bare) > DEPTH:
+        raise ValueError(f"lists or tables within each other more than {DEPTH} times")
+    if _parts(bare) > DEPTH:
+        raise ValueError(f"a key of more than {DEPTH} parts")
+    table = tomllib.loads(text)
+    _refuse_long(table, "")
+    return table
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at most."""
+    deepest = depth = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _parts(text: str) -> int:
+    """Parts of the longest dotted key."""
+    longest = run = 0
+    for part in text.split(".")[1:-1]:
+        run = run + 1 if _PART.fullmatch(part) else 0
+        longest = max(longest, run)
+    return longest + 2
+
+
+def _refuse_long(value: Any, where: str) -> None:
+    """TOML's whole numbers have 64 bits; Python's would have any."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        _refuse_long(each, f"{where}.{key}" if where else str(key))
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{where}: a whole number of more than 64 bits")
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """A value of JSON; a ValueError also where it is nested more deeply than Python goes.
+
+    >>> parsed_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def text_of(path: Path, most: int) -> str:
+    """A file of UTF-8, if it is not longer than so many bytes."""
+    with open(path, "rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise ValueError(f"more than {most:,} bytes")
+    return found.decode()
+
+
+# --- archives ---
+
+
+def members(file: BinaryIO, most: int) -> dict[str, bytes]:
+    """All files of a zip archive, if they unpack to so many bytes at most; what each is to have is said in its head."""
+    with zipfile.ZipFile(file) as archive:
+        size = sum(info.file_size for info in archive.infolist())
+        if size > most:
+            raise ValueError(f"it unpacks to {size:,} bytes, and the most is {most:,}")
+        return {info.filename: archive.read(info) for info in archive.infolist()}

@@ -1,0 +1,129 @@
+"""Files of strangers: whatever is in them, what is wrong is one line, and nothing is allocated for it before."""
+
+import shutil
+import time
+
+import pytest
+from serving import save_models, save_task_models
+
+import regard
+from regard.bounds import toml
+from regard.store import Damaged, read_toml
+
+CPU = {"device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Model folders by name, as they should be."""
+    path = tmp_path_factory.mktemp("whole")
+    made = [*save_models(path, align={"layer": 0, "head": 0, "shift": True}, translate={"split": 0})]
+    return {each.rsplit("/", 1)[1]: each for each in (*made, *save_task_models(path))}
+
+
+@pytest.fixture
+def changed(whole, tmp_path):
+    """A folder with another text in its config.toml."""
+
+    def make(name, old, new):
+        path = shutil.copytree(whole[name], tmp_path / name)
+        text = (path / "config.toml").read_text()
+        assert old in text
+        (path / "config.toml").write_text(text.replace(old, new, 1))
+        return path
+
+    return make
+
+
+# --- TOML ---
+
+DEEP = {
+    "a" + ".a" * 200_000 + " = 1": "a key of more than 32 parts",
+    "'a'" + " . 'a'" * 100_000 + " = 1": "a key of more than 32 parts",
+    "[a" + ".a" * 100_000 + "]": "a key of more than 32 parts",
+    "x = " + "[" * 100_000 + "]" * 100_000: "lists or tables within each other more than 32 times",
+    "x = " + "{a=" * 20_000 + "1" + "}" * 20_000: "lists or tables within each other more than 32 times",
+    "# " + "x" * (1 << 20): "more than 1,048,576 bytes",
+    "x = 0x" + "f" * 100_000: "x: a whole number of more than 64 bits",
+    'x = "' + '\\"' * 100_000: "Unterminated string",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), DEEP.items(), ids=lambda x: x[:20])
+def test_toml_is_bounded(tmp_path, text, message):
+    (tmp_path / "x.toml").write_text(text)
+    begun = time.process_time()
+    with pytest.raises(Damaged, match=rf"x\.toml: not a TOML file: .*{message}") as refused:
+        read_toml(tmp_path / "x.toml")
+    assert "\n" not in str(refused.value) and time.process_time() - begun < 1
+
+
+def test_what_looks_deep_and_is_not():
+    text = "a = [\"[[[[\", '{{{{']  # " + "[" * 99 + '\nb = """' + "\n[a.a" * 99 + '"""\nc = "' + ".a" * 99 + '"\n'
+    assert [len(str(value)) for value in toml(text).values()] == [16, 494, 198]
+
+
+# --- the tables of a model folder ---
+
+WRONG = [
+    ("transformer", "layer = 0", 'layer = "1"', r"\[align\]: layer must be a whole number of at least 0, got '1'"),
+    ("transformer", "layer = 0", "layer = 3", r"\[align\]: layer must be below 3, got 3"),
+    ("rnn", "head = 0", "head = 9", r"\[align\]: head must be below 2, got 9"),
+    ("transformer", "[align]", "[[align]]", r"align must be a table, got \[{'layer'"),
+    ("transformer", "split = 0", "split = []", r"\[translate\]: split must be a whole number of at least 0, got \[\]"),
+    ("transformer", "max_tokens = 64", "max_tokens = 1979-05-27", r"\[data\]: max_tokens must be a whole number of at"),
+    ("qa", "window = 60", "window = {}", r"\[data\]: window must be a whole number of at least 1, got {}"),
+    ("qa", 'task = "qa"', "task = [1]", r"task must be a text, got \[1\]"),
+    ("transformer", 'kind = "transformer"', "kind = [1]", r"\[model\]: kind must be a text, got \[1\]"),
+    ("transformer", "dim = 32", "dim = nan", "TransformerConfig: dim must be a whole number, got nan"),
+    ("rnn", "input_feeding = true", "input_feeding = 1", "RNNConfig: input_feeding must be true or false, got 1"),
+    ("transformer", 'self_score = "dot"', "self_score = {kind = []}", r"score kind must be one of dot, .*, got \[\]"),
+    (
+        "transformer",
+        'self_score = "dot"',
+        'self_score = {kind = "additive", hidden_dim = "8"}',
+        "score 'additive': hidden_dim must be a whole number, got '8'",
+    ),
+    ("transformer", "eos_id = 2", "eos_id = 0", "eos_id must be another than pad_id and bos_id, got 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "message"), WRONG)
+def test_wrong_types_of_a_folder(changed, name, old, new, message):
+    with pytest.raises(Damaged, match=rf"config\.toml: .*{message}") as refused:
+        regard.load(changed(name, old, new), **CPU)
+    assert "\n" not in str(refused.value)
+
+
+HUGE = [
+    ("transformer", "dim = 32", "dim = 1000000000"),
+    ("transformer", "dim = 32", "dim = 1000000000000000000"),
+    ("transformer", "ffn_dim = 48", "ffn_dim = 1000000000"),
+    ("transformer", "encoder_layers = 2", "encoder_layers = 1000000000"),
+    ("transformer", 'cross_score = "dot"', 'cross_score = {kind = "t5", max_distance = 1000000000}'),
+    ("transformer", 'positions = "sinusoidal"', 'positions = "learned"\nmax_length = 1000000000'),
+    ("rnn", "hidden_dim = 24", "hidden_dim = 1000000000"),
+    ("summarization", "copy_dim = 16", "copy_dim = 1000000000"),
+    ("qa", "model_layers = 1", "model_layers = 1000000000"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), HUGE)
+def test_sizes_are_checked_before_anything_is_allocated(changed, name, old, new, monkeypatch):
+    """The model is made once, of shapes alone: no tensor gets memory but small ones that are computed."""
+    import torch
+
+    from regard import folder
+
+    path, made = changed(name, old, new), []
+    monkeypatch.setattr(folder, "make_model", lambda table, make=folder.make_model: made.append(1) or make(table))
+    with torch.autograd.profiler.profile(profile_memory=True) as memory, pytest.raises(Damaged) as refused:
+        regard.load(path, **CPU)
+    assert "not of one model" in str(refused.value) or "config.toml" in str(refused.value)
+    assert "\n" not in str(refused.value) and len(made) <= 1
+    assert sum(max(event.cpu_memory_usage, 0) for event in memory.function_events) < 1 << 20
+
+
+def test_the_command_says_it_in_a_line(changed, run):
+    done = run("translate", "-m", changed("transformer", "dim = 32", "dim = 1000000000"), "the dog")
+    assert done.code == 2 and done.err.count("\n") == 1 and "they are not of one model" in done.err
