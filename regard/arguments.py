@@ -12,14 +12,20 @@ from torch import Tensor
 
 from regard.kernels import _autocast
 from regard.mask import Shape
+from regard.terms import DTYPES
 
 
 def check_tensors(q: Tensor, keys: tuple[Tensor, ...], v: Tensor) -> None:
     for name, x in (("q", q), *(("k", t) for t in keys), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if not x.is_floating_point():
+        if x.dtype not in DTYPES:
             raise TypeError(f"{name} must be floating point (float16, bfloat16, float32 or float64), got {x.dtype}")
+        if x.is_nested or x.layout is not torch.strided:
+            raise TypeError(
+                f"{name} must be a dense tensor, got {'a nested one' if x.is_nested else x.layout}; lay sequences of "
+                "different lengths end to end, with mask=Documents.packed(offsets), or pad them, with mask=Lengths(n)"
+            )
         if x.ndim < 3:
             raise ValueError(
                 f"{name} must be [..., heads, length, dim], at least 3 dims, got shape {list(x.shape)}; "

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from regard.kernels import _autocast, blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
 from regard.mask import Dense, Mask, unknown
 from regard.terms import (
+    DTYPES,
     BiasTerm,
     DotTerm,
     FormulaTerm,
@@ -119,6 +120,9 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         return False
+    nested = q.is_nested or k.is_nested or v.is_nested
+    if nested and not (q.layout is k.layout is v.layout is torch.jagged):  # of which PyTorch takes a dot product
+        return False
     shape, key_shape, dtype, device = q.shape, k.shape, q.dtype, q.device
     return (
         len(shape) == 4
@@ -130,7 +134,8 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.numel() != 0
         and k.numel() != 0
         and dtype == k.dtype == v.dtype
-        and dtype.is_floating_point
+        and dtype in DTYPES
+        and (nested or q.layout is k.layout is v.layout is torch.strided)
         and device == k.device
         and device == v.device
         and not _autocast.is_on(device)

@@ -21,6 +21,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from regard.mask import Mask
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of queries, keys and values
+
 
 @dataclass(frozen=True)
 class DotTerm:

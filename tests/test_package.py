@@ -46,6 +46,7 @@ LAYOUT = [
     "wordpiece",
     "kinds",
     "store",
+    "files",
     "trace",
     "nn",
     "models",
@@ -282,8 +283,8 @@ def imports(path):
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(filter(None, (base, node.module)))
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names if is_module(f"{module}.{alias.name}"))
+            inner = [name for alias in node.names if is_module(name := f"{module}.{alias.name}")]
+            yield from (inner if len(inner) == len(node.names) else (module, *inner))
 
 
 def is_module(name):
