@@ -213,8 +213,8 @@ def _key_term(c: Tensor, scale: float | Tensor) -> Term:
     return BiasTerm((c.repeat_interleave(len(scale) // c.shape[1], 1) * scale).mT)
 
 
-def scaled(term: Term, factor: float | Tensor) -> Term:
-    """factor · term of a query half; a tensor holds one factor per head, [H|1]."""
+def scaled(term: Term, factor: float | Tensor, q: Tensor) -> Term:
+    """factor · term of a query half, at least as wide as q; a tensor holds one factor per head, [H|1]."""
 
     def times(x: Tensor, dims: int) -> Tensor:
         return x * (factor.to(x.dtype).reshape(-1, *(1,) * dims) if isinstance(factor, Tensor) else factor)
@@ -227,7 +227,7 @@ def scaled(term: Term, factor: float | Tensor) -> Term:
     if isinstance(term, OffsetTerm):
         return OffsetTerm(times(term.table, 2), None if term.slope is None else times(term.slope, 0))
     if isinstance(term, BiasTerm):
-        return BiasTerm(times(term.bias, 2))
+        return BiasTerm(times(term.bias.to(torch.promote_types(term.bias.dtype, q.dtype)), 2))
     return replace(term, formula=_Times(term.formula, factor))
 
 

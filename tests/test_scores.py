@@ -4,10 +4,11 @@ import formulas
 import numpy as np
 import pytest
 import torch
-from cases import SCORES, Sizes, score, tensors
+from cases import MASKS, SCORES, Sizes, in_float64, refusal, score, tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
+from regard.plan import BACKENDS
 from regard.score import Additive, ALiBi, Bias, Bilinear, Cosine, General, Relative, Rotary, Softcap, T5Bias
 from regard.score._tensors import project
 
@@ -78,6 +79,28 @@ def test_a_sink_given_as_a_number_is_exact_in_float64():
     q, k, v = tensors(Sizes())
     number, tensor = (regard.attend(q, k, v, sink=sink) for sink in (0.3, torch.tensor(0.3, dtype=torch.float64)))
     torch.testing.assert_close(number, tensor, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_float64_queries_lose_nothing_to_float32_parameters(name):
+    """As if the parameters had been cast first: what is computed of them alone is not rounded on the way."""
+    sizes = Sizes(dim=6)  # 1/√6 is no power of two: scaling rounds
+    narrow, (q, k, v) = score(name, sizes, torch.float32), tensors(sizes)
+    wide = in_float64(narrow)
+    sink = torch.randn(sizes.heads)
+    calls = [({"mask": MASKS[mask](sizes)[0]}, {}) for mask in MASKS] + [({}, {"sink": sink})]
+    same(narrow(q, k, -2), wide(q, k, -2))
+    same(*(regard.attend(q, each.cached_keys(k), v, score=each) for each in (narrow, wide)))
+    for backend in BACKENDS:
+        for options, other in calls:
+            if refusal(q, k, v, score=narrow, backend=backend, **options, **other) is None:
+                out = regard.attend(q, k, v, score=narrow, backend=backend, **options, **other)
+                other = {key: x.double() for key, x in other.items()}
+                same(out, regard.attend(q, k, v, score=wide, backend=backend, **options, **other))
+
+
+def same(out, expected):
+    torch.testing.assert_close(out, expected, rtol=1e-14, atol=1e-14)
 
 
 # --- similarity, before scaling ---

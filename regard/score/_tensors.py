@@ -15,6 +15,11 @@ def grouped(k: Tensor, q: Tensor) -> Tensor:
     return k if group == 1 else k.repeat_interleave(group, -3)
 
 
+def widened(weight: Tensor, x: Tensor) -> Tensor:
+    """A parameter as wide as what it meets, for what is computed of it alone: float32 at float64 is float64."""
+    return weight.to(torch.promote_types(weight.dtype, x.dtype))
+
+
 def project(x: Tensor, weight: Tensor) -> Tensor:
     """x Wᵀ with one W for all heads, [out, in], or one per head, [heads, out, in].
 
@@ -40,7 +45,7 @@ def query_table(q: Tensor, r: Tensor, scale: float) -> Tensor:
     Scaling r is less work than scaling the table. On a GPU products of half types are fast only into rows of whole 16
     bytes, and R is odd: there a few zeros are computed and left out.
     """
-    r = r * scale
+    r = widened(r, q) * scale
     entries = r.shape[-2]
     if q.is_cuda and q.element_size() == 2:
         r = F.pad(r, (0, 0, 0, -entries % 8))

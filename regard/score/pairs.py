@@ -16,7 +16,7 @@ from regard.score._checks import (
     parameter_sets,
     sets_of,
 )
-from regard.score._tensors import glorot_, grouped, headed, project
+from regard.score._tensors import glorot_, grouped, headed, project, widened
 from regard.score.base import Score
 from regard.terms import DotTerm, Keys, Queries, TanhTerm
 
@@ -303,10 +303,10 @@ class Cosine(Score):
         nn.init.constant_(self.log_scale, math.log(self.scale))
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return self._unit(q) @ grouped(self._unit(k), q).mT * self._scale().to(q.dtype)[:, None, None]
+        return self._unit(q) @ grouped(self._unit(k), q).mT * self._scale(q).to(q.dtype)[:, None, None]
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        return Queries((DotTerm(self._unit(q), self._scale()),))
+        return Queries((DotTerm(self._unit(q), self._scale(q)),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys((self._unit(k),))
@@ -316,8 +316,8 @@ class Cosine(Score):
         if len(self.log_scale) != 1 and len(self.log_scale) != heads:
             raise ValueError(f"Cosine was made for heads={self.log_scale.shape[0]}, got {heads} query heads")
 
-    def _scale(self) -> Tensor:
-        return self.log_scale.clamp(max=math.log(self.max_scale)).exp()
+    def _scale(self, q: Tensor) -> Tensor:
+        return widened(self.log_scale, q).clamp(max=math.log(self.max_scale)).exp()
 
     def _unit(self, x: Tensor) -> Tensor:
         return nn.functional.normalize(x, dim=-1, eps=self.eps)

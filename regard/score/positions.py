@@ -17,7 +17,7 @@ from regard.score._checks import (
     parameter_sets,
     sets_of,
 )
-from regard.score._tensors import distances, glorot_, grouped, headed, look_up, project, query_table
+from regard.score._tensors import distances, glorot_, grouped, headed, look_up, project, query_table, widened
 from regard.score.base import Score
 from regard.terms import DotTerm, Keys, OffsetTerm, Queries
 
@@ -222,7 +222,7 @@ class T5Bias(Score):
         return e + q.new_zeros((*q.shape[:-1], 1))
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        return Queries((OffsetTerm(self.weight[self.buckets].mT[None, :, None]),))
+        return Queries((OffsetTerm(widened(self.weight, q)[self.buckets].mT[None, :, None]),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys(())

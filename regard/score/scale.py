@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.score._checks import arguments, check_finite, check_fit, check_positive
+from regard.score._tensors import widened
 from regard.score.base import Score
 from regard.score.combine import PerHead
 from regard.terms import Keys, Queries, scaled
@@ -91,11 +92,11 @@ class Scale(_Around):
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         half = self.inner.queries(q, offset)
-        factor = self.factor if self.weight is None else self.weight
+        factor = self.factor if self.weight is None else widened(self.weight, q)
         cap = half.cap
         if cap is not None:  # s · c · tanh(e / c) = |s| c · tanh(s e / |s| c)
             cap = cap * abs(self.factor) or None
-        return Queries(tuple(scaled(term, factor) for term in half.terms), cap, half.values)
+        return Queries(tuple(scaled(term, factor, q) for term in half.terms), cap, half.values)
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return self.inner.keys(k, start)
