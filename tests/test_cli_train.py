@@ -98,7 +98,8 @@ def test_flags_are_settings(tmp_path):
     for table, key, kind, _ in FLAGS:  # each has a name that its table knows
         value = kind[0] if isinstance(kind, tuple) else values[kind]
         settings, _ = parse(["--out", "m", f"--{key.replace('_', '-')}", value])
-        assert str(getattr(settings, table)[key]) == value
+        given = getattr(settings, table)
+        assert str(given[key] if isinstance(given, dict) else getattr(given, key)) == value
 
 
 def test_train_tells_what_is_wrong(run, corpus, files):

@@ -22,6 +22,7 @@ names of config.toml."""
 
 # The settings that are asked for most, as flags: table, key, type or choices, help.
 FLAGS: tuple[tuple[str, str, Any, str], ...] = (
+    ("data", "held_out", int, "pairs of the training data to validate on; else one in 20, at most 1,000"),
     ("subwords", "vocab_size", int, "subwords to learn, both sides together"),
     ("model", "kind", (), "what to train"),
     ("model", "dim", int, "width"),

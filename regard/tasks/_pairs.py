@@ -24,6 +24,7 @@ from regard.train import Position, Progress, Ranks, Step
 from regard.wordpiece import Cutter
 
 S = TypeVar("S", bound=Settings)
+UNWATCHED = "no validation data, and too few to hold some out: training neither validates nor stops early"
 UPDATE, STEP = 3, 3  # forward passes that an update is worth, and a step of decoding, a few subwords at a time
 
 
@@ -32,7 +33,7 @@ class PairWork(Work[S]):
 
     def survey(self, settings: S) -> dict[str, Any]:
         data = settings.data
-        readers, valid = data.training(), data.validation()
+        readers, valid = data.split.training, data.split.validation
         pairs, text = survey(readers, data.bad)
         if not pairs:
             raise ValueError(f"the corpus is empty: no pairs in {', '.join(r.name for r in readers)}")
@@ -49,7 +50,7 @@ class PairWork(Work[S]):
         if cutting.path is not None:
             return Subwords.load(cutting.path)
         report.say(f"learning {cutting.vocab_size:,} subwords")
-        lines = texts(fitted.data.training(), bad=fitted.data.bad)
+        lines = texts(fitted.data.split.training, bad=fitted.data.bad)
         return Subwords.learn([lines], cutting.vocab_size, lowercase=cutting.lowercase)
 
     def corpora(self, fitted: Fitted, subwords: Cutter, report: Progress) -> tuple[Corpus, Corpus | None]:
@@ -57,9 +58,11 @@ class PairWork(Work[S]):
         data = fitted.data
         options: dict[str, Any] = {"bad": data.bad, "cache": data.cache}
         limits = Limits(max_tokens=data.max_tokens, max_ratio=data.max_ratio)
-        corpus = Corpus.build(data.training(), subwords, limits=limits, **options)
-        readers, limits = data.validation(), Limits(max_tokens=data.max_tokens)
+        corpus = Corpus.build(data.split.training, subwords, limits=limits, **options)
+        readers, limits = data.split.validation, Limits(max_tokens=data.max_tokens)
         valid = Corpus.build(readers, subwords, limits=limits, **options) if readers else None
+        if data.split.told:
+            report.say(data.split.told)
         for some in [corpus] + ([valid] if valid else []):
             for line in [*map(str, some.reports), *copies(some)]:
                 report.say(line)
@@ -225,7 +228,7 @@ def subwords_of(corpus: Corpus) -> tuple[int, int]:
 def measured(wanted: bool, package: str, valid: Corpus | None, report: Progress) -> bool:
     """Is there something to measure on, and with?"""
     if valid is None:
-        report.say("no validation data: training neither validates nor stops early")
+        report.say(UNWATCHED)
         return False
     if not wanted:
         return False

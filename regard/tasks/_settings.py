@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 from regard.align import Method
 from regard.data import Files, JsonLines, Reader, Tsv, read
+from regard.data.held import Split, hold_out
 from regard.folder import KINDS
 from regard.train import Mismatch, Table
 from regard.train import Settings as LoopSettings
@@ -22,15 +24,59 @@ S = TypeVar("S", bound="Settings")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(Table):
-    """Where the pairs are.
+class PairData(Table):
+    """What [data] of pairs of texts has, wherever they come from.
+
+    ``bad`` lines are refused ("raise") or counted and left out ("skip"). Pairs longer than ``max_tokens`` subwords a
+    side, or with one side more than ``max_ratio`` times the other, are left out. ``cache`` is a folder in which the
+    tokenised corpus is kept. Where there is nothing to validate on, ``held_out`` of the training pairs are (None: one
+    in 20, at most 1,000; 0: none), see :mod:`regard.data.held`.
+
+    A subclass says where the pairs are: :meth:`training` and :meth:`validation`.
+    """
+
+    bad: str = "raise"
+    max_tokens: int = 256
+    max_ratio: float | None = None
+    cache: str | None = None
+    held_out: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bad not in ("raise", "skip"):
+            raise ValueError(f"bad must be raise or skip, got {self.bad!r}")
+        check_held_out(self.held_out)
+
+    def training(self) -> list[Reader]:
+        """Readers of what was given to train on."""
+        raise NotImplementedError
+
+    def validation(self) -> list[Reader]:
+        """Readers of what was given to validate on."""
+        return []
+
+    @cached_property
+    def split(self) -> Split:
+        """What is trained on, and what is validated on."""
+        training, validation = self.training(), self.validation()
+        if validation and self.held_out:
+            raise ValueError(f"held_out is {self.held_out:,}, and validation data are given: give one of them")
+        given = validation or self.held_out == 0
+        return Split(training, validation) if given else hold_out(training, self.held_out)
+
+
+def check_held_out(count: Any) -> None:
+    """What is no number is told with the other fields."""
+    if isinstance(count, int) and count < 0:
+        raise ValueError(f"held_out must be a whole number of at least 0, got {count}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(PairData):
+    """Where the pairs are, and :class:`PairData`.
 
     ``source`` and ``target`` are two files of lines; ``source`` alone is a file with both sides, whose name ends in
     .tsv or .jsonl (or .gz after it). ``corpora`` are more of them, or others, each a table:
     ``{source, target}``, ``{tsv, columns, width}`` or ``{jsonl, keys}``, with a ``weight``. The same for validation.
-    ``bad`` lines are refused ("raise") or counted and left out ("skip"). Pairs longer than ``max_tokens`` subwords a
-    side, or with one side more than ``max_ratio`` times the other, are left out. ``cache`` is a folder in which the
-    tokenised corpus is kept.
     """
 
     source: str | None = None
@@ -39,14 +85,6 @@ class Data(Table):
     valid_source: str | None = None
     valid_target: str | None = None
     valid: Sequence[Mapping[str, Any]] = ()
-    bad: str = "raise"
-    max_tokens: int = 256
-    max_ratio: float | None = None
-    cache: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.bad not in ("raise", "skip"):
-            raise ValueError(f"bad must be raise or skip, got {self.bad!r}")
 
     def training(self) -> list[Reader]:
         readers = _readers("", self.source, self.target, self.corpora)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from regard.data import Report
 from regard.data.batches import bucketed
+from regard.data.held import FEWEST, default, whole_groups
 from regard.data.questions import Question, read_questions
 from regard.folder import make_model
 from regard.reading import LONGEST, STRIDE, WINDOW, Room, padded, read
@@ -30,9 +31,9 @@ from regard.squad import quality
 from regard.tasks import _command, _run
 from regard.tasks._asked import Asked, Lessons, texts_of
 from regard.tasks._card import Words, model_card
-from regard.tasks._pairs import UPDATE, autocast, half
+from regard.tasks._pairs import UNWATCHED, UPDATE, autocast, half
 from regard.tasks._pretrained import encoder_table, pretrained
-from regard.tasks._settings import MOST_TOKENS, Fitted, Sections, check_vocabulary
+from regard.tasks._settings import MOST_TOKENS, Fitted, Sections, check_held_out, check_vocabulary
 from regard.tasks._settings import Settings as AnySettings
 from regard.text import Subwords
 from regard.train import Outcome, Position, Progress, Ranks, Step, Table
@@ -49,7 +50,9 @@ class Data(Table):
     """[data]: files of questions (see :mod:`regard.data.questions`), one or several, to train and to validate on.
 
     A context is read in windows of ``window`` tokens, question included, ``stride`` from one to the next; an answer has
-    at most ``longest`` tokens when one is looked for. ``bad`` lines are refused ("raise") or left out ("skip").
+    at most ``longest`` tokens when one is looked for. ``bad`` lines are refused ("raise") or left out ("skip"). Without
+    files to validate on, ``held_out`` of the questions are, all those of a context or none (None: about one in 20, at
+    most 1,000; 0: none).
     """
 
     questions: str | Sequence[str] = ()
@@ -58,6 +61,7 @@ class Data(Table):
     window: int = WINDOW
     stride: int = STRIDE
     longest: int = LONGEST
+    held_out: int | None = None
 
     def __post_init__(self) -> None:
         if self.bad not in ("raise", "skip"):
@@ -65,12 +69,30 @@ class Data(Table):
         Room.of(self.window, self.stride, None)
         if isinstance(self.longest, bool) or not isinstance(self.longest, int) or self.longest < 1:
             raise ValueError(f"longest must be a whole number of at least 1, got {self.longest!r}")
+        check_held_out(self.held_out)
+        if self.held_out and self.files(valid=True):
+            raise ValueError(f"held_out is {self.held_out:,}, and validation data are given: give one of them")
 
     def files(self, valid: bool = False) -> list[str]:
         given = self.valid_questions if valid else self.questions
         return [given] if isinstance(given, str) else list(given)
 
     def load(self, valid: bool = False) -> tuple[list[Question], list[Report]]:
+        """Questions to train on, or to validate on: those of files, or what is held out of the first."""
+        if self.files(valid=True) or self.held_out == 0:
+            return self._read(valid)
+        found, reports = self._read()
+        count = default(len(found)) if self.held_out is None else self.held_out
+        held = whole_groups([q.context for q in found], count)
+        if self.held_out is None and held.sum() < FEWEST:
+            held[:] = False
+        some = [q for q, out in zip(found, held.tolist(), strict=True) if out is valid]
+        if not valid:
+            return some, reports
+        told = Report("held out to validate on", len(found), len(some))
+        return some, [told] if some else []
+
+    def _read(self, valid: bool = False) -> tuple[list[Question], list[Report]]:
         reports = [Report(path) for path in self.files(valid)]
         found = [q for r in reports for q in read_questions(r.name, bad=self.bad, report=r)]  # type: ignore[arg-type]
         return found, reports
@@ -354,7 +376,7 @@ questions of one kind. {always}It carries over whatever bias its data have.""",
             for part in reports:
                 report.say(str(part))
         if sides[1] is None:
-            report.say("no validation data: training neither validates nor stops early")
+            report.say(UNWATCHED)
         assert sides[0] is not None
         return Reading(model, sides[0], sides[1], fitted, ranks.device)
 

@@ -29,23 +29,22 @@ from regard.tasks._card import LOSS, Words, model_card
 from regard.tasks._mixture import mixture_loss
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured
 from regard.tasks._pretrained import encoder_table, pretrained, take_over
-from regard.tasks._settings import Fitted, PairTraining, Sections
+from regard.tasks._settings import Fitted, PairData, PairTraining, Sections
 from regard.tasks._settings import Settings as PairSettings
 from regard.text import PAD
-from regard.train import Outcome, Progress, Ranks, Table
+from regard.train import Outcome, Progress, Ranks
 from regard.wordpiece import Cutter, WordPiece, load_subwords
 
 __all__ = ["WORK", "Data", "Objective", "Settings", "Summarization", "Training", "main", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(Table):
-    """Where the documents are.
+class Data(PairData):
+    """Where the documents are, and :class:`regard.tasks._settings.PairData`.
 
     ``train`` and ``valid`` are files of JSON lines, with the texts under ``keys``, or of TSV, by a name that ends in
     .tsv, in ``columns``. A list of texts is a document of as many lines; a list of summaries gives as many pairs.
-    ``corpora`` are more training files, each a table {path, keys, columns, weight}. ``bad`` lines are refused ("raise")
-    or counted and left out ("skip"); pairs longer than ``max_tokens`` subwords a side are left out.
+    ``corpora`` are more training files, each a table {path, keys, columns, weight}.
     """
 
     train: str | None = None
@@ -53,14 +52,10 @@ class Data(Table):
     keys: Sequence[str] = ("document", "summary")
     columns: Sequence[int] = (0, 1)
     corpora: Sequence[Mapping[str, Any]] = ()
-    bad: str = "raise"
     max_tokens: int = 1024
-    cache: str | None = None
-    max_ratio: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if self.bad not in ("raise", "skip"):
-            raise ValueError(f"bad must be raise or skip, got {self.bad!r}")
+        super().__post_init__()
         if len(self.keys) != 2 or not all(isinstance(key, str) for key in self.keys):
             raise ValueError(f"keys must be two names, of the document and of the summary, got {self.keys!r}")
         if len(self.columns) != 2:
