@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, overload
+from typing import Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -18,12 +18,14 @@ from regard.kernels import reference, sdpa
 from regard.kernels.reference import Steps
 from regard.lower import Call, lower
 from regard.mask import Causal, Mask
+from regard.nested import are_nested, pack
 from regard.places import Positions
 from regard.plan import Plan, is_plain
 from regard.score import Dot, Score
 from regard.terms import Keys, Problem, one_head, plain
 
 _DOT = Dot()
+_NESTED = "[batch, heads, *, dim]"
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def attend(
 
     Args:
         q, k, v: [..., heads, L, Dq], [..., kv_heads, S, Dk], [..., kv_heads, S, Dv]. ``k`` may be a score's lowered
-            keys, ``score.keys(k)``, as a cache keeps them.
+            keys, ``score.keys(k)``, as a cache keeps them. Nested tensors (``torch.jagged``), [batch, heads, *, dim],
+            are taken as packed documents, without padding, and a nested one comes back.
         score: how a query aligns with a key, see :mod:`regard.score`.
         mask: what a query may see, see :mod:`regard.mask`; a bool tensor (True = may attend) works too.
         offset: position of the first query (key j is at position j); an int, or one per batch item.
@@ -128,6 +131,16 @@ def attend(
     tensor([[[0.7311, 0.2689],
              [0.2689, 0.7311]]])
     """
+    if are_nested(q, k, v):
+        options: dict[str, Any] = {
+            "score": score,
+            "offset": offset,
+            "positions": positions,
+            "dropout": dropout,
+            "seed": seed,
+        }
+        options |= {"sink": sink, "return_logsumexp": return_logsumexp, "backend": backend}
+        return _attend_nested(q, k, v, mask, options)
     observer = None if torch.compiler.is_compiling() else OBSERVER.get()
     out, call = None, None
     if backend == "auto" and sink is None and not return_logsumexp and type(dropout) in (float, int) and not dropout:
@@ -237,6 +250,9 @@ def plan(
     backend: str = "auto",
 ) -> Plan:
     """What ``attend`` would do with the same arguments, and why. Print it."""
+    if are_nested(q, k, v):
+        packed = pack(q, k, v, mask, _NESTED)
+        (q, k, v), mask = packed.values, packed.mask
     return Plan(lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend, positions).choices)
 
 
@@ -282,6 +298,16 @@ def select_rows(p: Problem, rows: Tensor) -> Problem:
     return replace(
         p, terms=replace(p.terms, terms=tuple(terms)), rows=rows, queries=len(rows), bad_rows=pick(p.bad_rows)
     )
+
+
+def _attend_nested(
+    q: Tensor, k: Tensor | Keys, v: Tensor, mask: Mask | Tensor | None, options: dict[str, Any]
+) -> Tensor | tuple[Tensor, Tensor]:
+    packed = pack(q, k, v, mask, _NESTED)
+    results = attend(*packed.values, mask=packed.mask, **options)
+    if isinstance(results, Tensor):
+        return packed.nest(results)
+    return packed.nest(results[0]), packed.nest(results[1])
 
 
 def _plain_dot(

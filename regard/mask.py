@@ -308,6 +308,11 @@ class Documents(Mask):
         """
         return _PackedDocuments(Packed.of(query_offsets, key_offsets))
 
+    @classmethod
+    def known(cls, query_offsets: Tensor, key_offsets: Tensor | None) -> Documents:
+        """The same of offsets that need no check, as a nested tensor's."""
+        return _PackedDocuments(Packed.known(query_offsets, key_offsets))
+
     def bind(self, shape: Shape) -> Mask:
         q = per_position("Documents: query_ids", "id", self.tensors[0], shape, shape.queries)
         k = per_position("Documents: key_ids", "id", self.tensors[1], shape, shape.keys)

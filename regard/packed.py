@@ -38,7 +38,7 @@ class Packed:
     queries: Tensor  # [N + 1]
     keys: Tensor  # [N + 1]
     aligned: bool  # every document is known to have as many keys as queries: query i stands at key i
-    laid: Layout | None  # made at once, but in a compiled program, where the lengths are not known yet
+    laid: Layout | None  # made at once where lengths are checked: not in a compiled program, nor of nested tensors
 
     @staticmethod
     def of(query_offsets: Tensor | Sequence[int], key_offsets: Tensor | Sequence[int] | None) -> Packed:
@@ -54,6 +54,13 @@ class Packed:
             return Packed(queries, keys, keys is queries, None)
         q, k = _checked(queries), _checked(keys)
         return Packed(queries, keys, q == k, _lay_out(queries, keys, q[-1], k[-1]))
+
+    @staticmethod
+    def known(query_offsets: Tensor, key_offsets: Tensor | None) -> Packed:
+        """Of offsets that are known to be right: nothing is read, so that a GPU need not be waited for."""
+        queries = query_offsets.long()
+        keys = queries if key_offsets is None else key_offsets.long()
+        return Packed(queries, keys, key_offsets is None, None)
 
     def lay_out(self, queries: int, keys: int, device: torch.device) -> Layout:
         """The layout of so many queries and keys, all that there are."""

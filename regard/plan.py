@@ -120,9 +120,6 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         return False
-    nested = q.is_nested or k.is_nested or v.is_nested
-    if nested and not (q.layout is k.layout is v.layout is torch.jagged):  # of which PyTorch takes a dot product
-        return False
     shape, key_shape, dtype, device = q.shape, k.shape, q.dtype, q.device
     return (
         len(shape) == 4
@@ -135,7 +132,7 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and k.numel() != 0
         and dtype == k.dtype == v.dtype
         and dtype in DTYPES
-        and (nested or q.layout is k.layout is v.layout is torch.strided)
+        and q.layout is k.layout is v.layout is torch.strided
         and device == k.device
         and device == v.device
         and not _autocast.is_on(device)

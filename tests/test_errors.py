@@ -42,8 +42,6 @@ def with_score(score, **changed):
     return attend(score=score, **changed)
 
 
-JAGGED = torch.nested.nested_tensor([torch.zeros(3, 4, 8), torch.zeros(5, 4, 8)], layout=torch.jagged).transpose(1, 2)
-RAGGED = torch.nested.nested_tensor([torch.zeros(4, 3, 8), torch.zeros(4, 5, 8)])
 META = torch.zeros(2, 2, 7, 8, device="meta")
 TYPE, VALUE = TypeError, ValueError
 
@@ -62,9 +60,6 @@ BAD = {
     "all of eight bits": (attend(**dict.fromkeys("qkv", Q.to(torch.float8_e5m2))), TYPE, r"q must be floating point .*got torch.float8_e5m2"),
     "k sparse": (attend(k=K.to_sparse()), TYPE, r"k must be a dense tensor, got torch.sparse_coo; .*Lengths\(n\)"),
     "all sparse": (attend(**dict.fromkeys("qkv", Q.to_sparse())), TYPE, r"q must be a dense tensor, got torch.sparse_coo"),
-    "q nested": (attend(q=JAGGED, k=JAGGED, v=JAGGED, score=ALiBi(4)), TYPE, r"q must be a dense tensor, got a nested one; .*Documents.packed\(offsets\)"),
-    "all nested": (attend(**dict.fromkeys("qkv", RAGGED)), TYPE, r"q must be a dense tensor, got a nested one"),
-    "v nested": (attend(v=JAGGED), TYPE, r"v must be a dense tensor, got a nested one"),
     "mixed dtypes": (attend(k=K.double()), TYPE, r"one dtype.*got torch.float32 .*torch.float64"),
     "v of another dtype": (attend(v=V.half()), TYPE, r"one dtype.*torch.float32 .*torch.float16"),
     "k on another device": (attend(k=META), VALUE, r"one device, got q on cpu and k on meta"),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.attend import attend, log_weights, observed, steps
 from regard.mask import Lengths, Mask, as_mask
+from regard.nested import are_nested, pack
 from regard.places import Positions
 from regard.score import Dot, Score
 from regard.terms import Keys
@@ -223,7 +224,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             query, key, value: key defaults to query (self-attention), value to key. ``key`` may be what
-                ``keys_values`` returned for it.
+                ``keys_values`` returned for it. Nested tensors, [N, *, dim], are packed and come back nested.
             mask, offset, positions: as for :func:`regard.attend`.
             cache: for decoding: the new positions are appended to it and all of its positions attended to; ``offset``
                 is then the cache's length.
@@ -232,6 +233,12 @@ class MultiHeadAttention(nn.Module):
             need_log_weights: a head: also returns log α of it alone instead, [N, L, S], to be learned from.
         """
         keys: Tensor | Keys
+        if are_nested(query, key, value):
+            if cache is not None or need_weights is not False or need_log_weights is not None:
+                raise ValueError(
+                    "nested sequences take no cache and give no weights: pass one sequence at a time, dense"
+                )
+            return self._nested(query, key, value, mask, {"offset": offset, "positions": positions, "seed": seed})
         if cache is not None:
             if isinstance(key, KeyValues) or value is not None or (key is not None and key is not query):
                 raise ValueError("a cache is for self-attention; for cross-attention pass keys_values(memory) as key")
@@ -278,6 +285,15 @@ class MultiHeadAttention(nn.Module):
             return out
         rows = None if need_weights is True else need_weights
         return out, steps(q, keys, values, rows=rows, **options).weights
+
+    def _nested(
+        self, query: Tensor, key: Tensor | KeyValues | None, value: Tensor | None, mask: Any, options: dict[str, Any]
+    ) -> Tensor:
+        keys = query if key is None else key
+        packed = pack(query, keys, keys if value is None else value, mask, "[batch, *, dim]")
+        q, k, v = packed.values
+        alone = () if key is None and value is None else (k, v)
+        return packed.nest(self(q, *alone, mask=packed.mask, **options))
 
     def _may_trust(self, query: Tensor, mask: Mask | Tensor | None, positions: Positions | None) -> bool:
         """Are keys better lowered here, so that nothing looks at them? CPUs look cheaply."""

@@ -49,11 +49,6 @@ class Score(nn.Module):
         return Queries((FormulaTerm(self, q, offset),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
-        if isinstance(start, Tensor) and start.ndim > 1:
-            raise ValueError(
-                f"{type(self).__name__} is a formula of `offset`, with key j at position j: keys at other positions "
-                "need a score with queries() and keys() of its own"
-            )
         return Keys((k,))
 
     def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
@@ -95,7 +90,7 @@ class Score(nn.Module):
     # --- buffers that no state dict has ---
 
     def _constants(self) -> dict[str, Tensor]:
-        """Buffers that follow from the arguments: made again when the score is moved, started or loaded."""
+        """Buffers that follow from the arguments, on the CPU: made again when the score is moved, started or loaded."""
         return {}
 
     def reset_parameters(self) -> None:
@@ -103,9 +98,7 @@ class Score(nn.Module):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        with torch.device("cpu"):
-            made = self._constants()
-        for name, x in made.items():
+        for name, x in self._constants().items():
             self.register_buffer(name, x.to(self._place(name)), persistent=False)
 
     def _place(self, name: str) -> torch.device:

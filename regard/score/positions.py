@@ -212,7 +212,7 @@ class T5Bias(Score):
         nn.init.normal_(self.weight, std=self.dim**-0.5)
 
     def _constants(self) -> dict[str, Tensor]:
-        delta = torch.arange(-self.max_distance, self.max_distance + 1)
+        delta = torch.arange(-self.max_distance, self.max_distance + 1, device="cpu")
         return {"buckets": t5_bucket(delta, len(self.weight), self.max_distance, self.bidirectional)}
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:

@@ -91,7 +91,9 @@ class Rotary(Score):
         return tuple(float(x) for x in numbers)
 
     def _constants(self) -> dict[str, Tensor]:
-        return {} if self.inv_freq is None else {"own": torch.tensor(self.inv_freq, dtype=torch.float64)}
+        if self.inv_freq is None:
+            return {}
+        return {"own": torch.tensor(self.inv_freq, dtype=torch.float64, device="cpu")}
 
     def _check_sections(self) -> None:
         if self.sections is None:

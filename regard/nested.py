@@ -1,0 +1,84 @@
+"""Nested tensors (``torch.jagged``): sequences of several lengths, which attention takes as packed documents.
+
+Their values lie end to end already, so that nothing is padded or copied; what comes out is nested in the same way.
+Where a sequence has more keys than queries, its last query stands at its last key, as in :meth:`Documents.packed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.mask import Causal, Documents, Mask, Window, as_mask
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Nested tensors as one item: their values with a batch dim of 1, and the mask that keeps sequences apart."""
+
+    values: tuple[Tensor, ...]
+    mask: Mask
+    offsets: Tensor  # of the first, which the result is nested by
+    dim: int  # where the lengths differ
+
+    def nest(self, x: Tensor) -> Tensor:
+        """A result for every query as nested as the queries."""
+        return torch.nested.nested_tensor_from_jagged(x[0], self.offsets, jagged_dim=self.dim)
+
+
+def are_nested(*given: object) -> bool:
+    return any(isinstance(x, Tensor) and x.is_nested for x in given)
+
+
+def pack(queries: Any, keys: Any, values: Any, mask: Mask | Tensor | None, layout: str) -> Pack:
+    """``layout`` says what the tensors should be, as in "[batch, heads, *, dim]"."""
+    dim = layout.split(", ").index("*")
+    for name, x in (("query", queries), ("key", keys), ("value", values)):
+        _check(name, x, layout, dim)
+    if not _alike(keys, values, dim):
+        raise ValueError("nested keys and values must have the same lengths, sequence by sequence")
+    if len(queries) != len(keys):
+        raise ValueError(f"nested queries and keys must be as many sequences, got {len(queries)} and {len(keys)}")
+    key_offsets = None if _alike(queries, keys, dim) else keys.offsets()
+    documents = Documents.known(queries.offsets(), key_offsets)
+    packed = tuple(x.values()[None] for x in (queries, keys, values))
+    return Pack(packed, documents if mask is None else documents & _by_distance(mask), queries.offsets(), dim)
+
+
+def _check(name: str, x: Any, layout: str, dim: int) -> None:
+    if not are_nested(x) or x.layout != torch.jagged:
+        kind = type(x).__name__ if not isinstance(x, Tensor) else f"one of layout {x.layout}"
+        raise TypeError(f"query, key and value are nested together, of layout torch.jagged, got {kind} as {name}")
+    if x.ndim != layout.count(",") + 1 or x._ragged_idx != dim:
+        raise ValueError(
+            f"a nested {name} must be {layout}, the lengths at *, got {x.ndim} dims with the lengths at dim "
+            f"{x._ragged_idx}; heads are split off by unflatten(-1, [heads, dim]).transpose(1, 2)"
+        )
+    if x.lengths() is not None:
+        raise ValueError(f"the nested {name} has gaps between its sequences, as narrow() leaves: write .contiguous()")
+
+
+def _alike(a: Any, b: Any, dim: int) -> bool:
+    """Have they the same lengths? Those made of one another share a symbol for them; others are compared."""
+    if a is b or a.size(dim) == b.size(dim):
+        return True
+    return not torch.compiler.is_compiling() and torch.equal(a.offsets(), b.offsets())
+
+
+def _by_distance(mask: Mask | Tensor) -> Mask:
+    """A mask that means the same wherever a sequence lies in the pack."""
+    mask = as_mask(mask)
+    for leaf in _leaves(mask):
+        if type(leaf) not in (Causal, Window):
+            raise ValueError(
+                "nested sequences have their own lengths, and a mask besides says how far a query sees: Causal(), "
+                f"Window() and what &, | and ~ make of them, got {leaf}"
+            )
+    return mask
+
+
+def _leaves(mask: Mask) -> list[Mask]:
+    return [leaf for part in mask.parts for leaf in _leaves(part)] if mask.parts else [mask]
