@@ -6,13 +6,14 @@ gigabytes. Each is refused here, in one place, by a ValueError.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import sys
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 TOML_BYTES = 1 << 20
 DEPTH = 32  # tables and lists within each other, and parts of a key
@@ -90,22 +91,32 @@ def parsed_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def text_of(path: Path, most: int) -> str:
-    """A file of UTF-8, if it is not longer than so many bytes."""
+# --- files ---
+
+
+def bytes_of(path: str | os.PathLike[str], most: int) -> bytes:
+    """A file, if it is not longer than so many bytes."""
     with open(path, "rb") as file:
-        found = file.read(most + 1)
-    if len(found) > most:
-        raise ValueError(f"more than {most:,} bytes")
-    return found.decode()
+        if os.fstat(file.fileno()).st_size > most:
+            raise ValueError(f"{path}: more than {most:,} bytes")
+        return file.read()
 
 
-# --- archives ---
+def members(archive: bytes, most: int) -> dict[str, bytes]:
+    """All files of a zip archive, if they unpack to so many bytes at most; their heads tell how many, and are held to.
 
-
-def members(file: BinaryIO, most: int) -> dict[str, bytes]:
-    """All files of a zip archive, if they unpack to so many bytes at most; what each is to have is said in its head."""
-    with zipfile.ZipFile(file) as archive:
-        size = sum(info.file_size for info in archive.infolist())
-        if size > most:
+    >>> members(b"PK", 100)
+    Traceback (most recent call last):
+    zipfile.BadZipFile: File is not a zip file
+    """
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        every = opened.infolist()
+        if (size := sum(info.file_size for info in every)) > most:
             raise ValueError(f"it unpacks to {size:,} bytes, and the most is {most:,}")
-        return {info.filename: archive.read(info) for info in archive.infolist()}
+        if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in every):
+            raise ValueError("packed in a way other than deflate")
+        found = {}
+        for info in every:
+            with opened.open(info) as file:
+                found[info.filename] = file.read(info.file_size)  # without a number it would unpack all there is
+        return found

@@ -251,7 +251,8 @@ def _check_shapes(table: Mapping[str, Any], stored: Shapes, folder: Path) -> Non
         wanted = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the last: more than 2⁶³ bytes
         raise Damaged(f"{folder / 'config.toml'}: not a usable configuration: {error}") from error
-    scales = {f"{name}.scale": shape[:1] for name, shape in wanted.items() if f"{name}.scale" in stored}
+    rows = {f"{name}.scale": shape[:1] for name, shape in wanted.items() if len(shape) == 2}
+    scales = {name: shape for name, shape in rows.items() if name in stored}
     other = "config.toml is of another model, or another version of regard has written it"
     if missing := sorted(wanted.keys() - stored.keys()):
         raise Damaged(f"{path}: {len(missing)} weights are missing, {missing[0]} first; {other}")

@@ -21,12 +21,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.bounds import bytes_of, members
 from regard.text import write_whole
 
 __all__ = ["FILE", "Lexicon", "plain", "runs", "words_of"]
 
 FILE = "lexicon.npz"
 """Its name in a model folder."""
+MOST = 1 << 25  # bytes, packed and unpacked: half a million words of French have 1.3 million
 
 
 def runs(text: str) -> list[str]:
@@ -127,10 +129,10 @@ class Lexicon:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lexicon:
         """Reads what ``save`` wrote."""
-        data = io.BytesIO(Path(path).read_bytes())
+        data = bytes_of(path, MOST)
         try:
-            with np.load(data, allow_pickle=False) as file:
-                arrays = [file[name] for name in ("letters", "targets", "first")]
+            found = members(data, MOST)
+            arrays = [_array(found[f"{name}.npy"]) for name in ("letters", "targets", "first")]
         except Exception as error:  # whatever a damaged archive makes zipfile, zlib and NumPy raise
             raise ValueError(f"{path}: cut short, or not a lexicon that regard wrote ({error})") from error
         if not _sound(*arrays):
@@ -198,6 +200,17 @@ def _dated(name: str) -> zipfile.ZipInfo:
     found = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
     found.compress_type = zipfile.ZIP_DEFLATED
     return found
+
+
+def _array(data: bytes) -> NDArray[np.int32]:
+    """A list of numbers in NumPy's format; its head may claim any size, so that of what follows counts."""
+    file = io.BytesIO(data)
+    np.lib.format.read_magic(file)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    numbers = data[file.tell() :]
+    if dtype != np.int32 or shape != (len(numbers) // 4,) or len(numbers) % 4:
+        raise ValueError(f"expected a list of {len(numbers) // 4:,} whole numbers, it claims {shape} of {dtype}")
+    return np.frombuffer(numbers, np.int32)
 
 
 def _sound(letters: NDArray[np.int32], targets: NDArray[np.int32], first: NDArray[np.int32]) -> bool:

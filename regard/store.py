@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from regard.bounds import TOML_BYTES, parsed_json, text_of, toml
+from regard.bounds import TOML_BYTES, bytes_of, parsed_json, toml
 from regard.text import write_whole
 
 PathLike = str | os.PathLike[str]
@@ -79,8 +79,9 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
 
 def read_toml(path: PathLike) -> dict[str, Any]:
     """A TOML file as a table."""
+    data = bytes_of(path, TOML_BYTES)
     try:
-        return toml(text_of(Path(path), TOML_BYTES))
+        return toml(data.decode())
     except ValueError as error:  # also what is not UTF-8
         raise Damaged(f"{path}: not a TOML file: {error}") from error
 

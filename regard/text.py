@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -155,6 +155,9 @@ class Subwords:
         lower = normalizers.Sequence([normalizers.Lowercase(), prefix])
         if found is None or found.__getstate__() not in (prefix.__getstate__(), lower.__getstate__()):
             raise ValueError("expected Subwords' own normalizer; it was made by something else")
+        own: Any = _blank().pre_tokenizer
+        if tokenizer.pre_tokenizer is None or tokenizer.pre_tokenizer.__getstate__() != own.__getstate__():
+            raise ValueError("expected Subwords' own pre-tokenizer; it was made by something else")
         # Lower-casing is done here, character by character, so that offsets stay those of the line.
         tokenizer.normalizer = prefix
         return cls(tokenizer, lowercase=found.__getstate__() == lower.__getstate__())

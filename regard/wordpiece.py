@@ -44,6 +44,8 @@ class WordPiece:
         self._tokenizer = tokenizer
         if not is_wordpiece(tokenizer):
             raise ValueError(f"expected a WordPiece model, got {type(tokenizer.model).__name__}")
+        if tokenizer.pre_tokenizer is None:
+            raise ValueError("expected a pre-tokenizer, as BERT's, and there is none")
         known = tokenizer.get_vocab()
         if missing := [name for name in (PAD, UNK, CLS, SEP) if name not in known]:
             raise ValueError(f"expected the tokens {PAD} {UNK} {CLS} {SEP}; {', '.join(missing)} missing")

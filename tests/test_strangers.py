@@ -1,14 +1,26 @@
 """Files of strangers: whatever is in them, what is wrong is one line, and nothing is allocated for it before."""
 
+import io
+import json
 import shutil
+import struct
 import time
+import tracemalloc
+import zipfile
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from serving import save_models, save_task_models
 
 import regard
+from regard import folder
 from regard.bounds import toml
-from regard.store import Damaged, read_toml
+from regard.lexicon import Lexicon
+from regard.store import Damaged, read_tensors, read_toml, write_tensors
+from regard.text import Subwords
 
 CPU = {"device": "cpu"}
 
@@ -53,7 +65,7 @@ DEEP = {
 def test_toml_is_bounded(tmp_path, text, message):
     (tmp_path / "x.toml").write_text(text)
     begun = time.process_time()
-    with pytest.raises(Damaged, match=rf"x\.toml: not a TOML file: .*{message}") as refused:
+    with pytest.raises(ValueError, match=rf"x\.toml: .*{message}") as refused:
         read_toml(tmp_path / "x.toml")
     assert "\n" not in str(refused.value) and time.process_time() - begun < 1
 
@@ -111,10 +123,6 @@ HUGE = [
 @pytest.mark.parametrize(("name", "old", "new"), HUGE)
 def test_sizes_are_checked_before_anything_is_allocated(changed, name, old, new, monkeypatch):
     """The model is made once, of shapes alone: no tensor gets memory but small ones that are computed."""
-    import torch
-
-    from regard import folder
-
     path, made = changed(name, old, new), []
     monkeypatch.setattr(folder, "make_model", lambda table, make=folder.make_model: made.append(1) or make(table))
     with torch.autograd.profiler.profile(profile_memory=True) as memory, pytest.raises(Damaged) as refused:
@@ -127,3 +135,72 @@ def test_sizes_are_checked_before_anything_is_allocated(changed, name, old, new,
 def test_the_command_says_it_in_a_line(changed, run):
     done = run("translate", "-m", changed("transformer", "dim = 32", "dim = 1000000000"), "the dog")
     assert done.code == 2 and done.err.count("\n") == 1 and "they are not of one model" in done.err
+
+
+# --- words ---
+
+
+def archive(*, claims=None, size=0, packed=zipfile.ZIP_DEFLATED, shape=None):
+    """A lexicon whose first file has so many bytes of zeros more, and heads that claim something else."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", packed) as out:
+        for name in ("letters", "targets", "first"):
+            head = io.BytesIO()
+            about = {"descr": "<i4", "fortran_order": False, "shape": shape or (0,)}
+            np.lib.format.write_array_header_1_0(head, about)
+            with out.open(f"{name}.npy", "w") as member:
+                member.write(head.getvalue())
+                for _ in range(size >> 20):
+                    member.write(bytes(1 << 20))
+    raw = file.getvalue()
+    return raw if claims is None else raw.replace(struct.pack("<I", size + 128), struct.pack("<I", claims))
+
+
+BOMBS = [
+    ({"size": 64 << 20}, r"it unpacks to [\d,]+ bytes, and the most is 33,554,432"),
+    ({"size": 64 << 20, "claims": 500}, "Bad CRC-32"),  # read no further than it claims
+    ({"size": 1 << 20, "packed": zipfile.ZIP_LZMA}, "packed in a way other than deflate"),
+    ({"shape": (10**12,)}, r"expected a list of 0 whole numbers, it claims \(1000000000000,\) of int32"),
+]
+
+
+@pytest.mark.parametrize(("how", "message"), BOMBS, ids=str)
+def test_words_unpack_within_bounds(tmp_path, how, message):
+    (tmp_path / "lexicon.npz").write_bytes(archive(**how))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"cut short, or not a lexicon that regard wrote .*{message}") as refused:
+            Lexicon.load(tmp_path / "lexicon.npz")
+        assert "\n" not in str(refused.value) and tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+# --- subwords and weights ---
+
+
+@pytest.mark.parametrize("pattern", [None, {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}])
+def test_subwords_cut_as_ours_do(whole, tmp_path, pattern):
+    """A pattern of one's own may take for ever."""
+    table = json.loads((Path(whole["transformer"]) / "tokenizer.json").read_text())
+    if pattern is not None:
+        pattern = table["pre_tokenizer"] | {"pretokenizers": [pattern | {"invert": False}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table | {"pre_tokenizer": pattern}))
+    with pytest.raises(ValueError, match="expected Subwords' own pre-tokenizer; it was made by something else"):
+        Subwords.load(tmp_path / "tokenizer.json")
+
+
+def test_scales_are_of_matrices(whole, tmp_path):
+    path = shutil.copytree(whole["transformer"], tmp_path / "m")
+    tensors, about = read_tensors(path / "model.safetensors")
+    vector = next(name for name, t in tensors.items() if t.ndim == 1)
+    write_tensors(path / "model.safetensors", tensors | {f"{vector}.scale": tensors[vector].clone()}, about)
+    with pytest.raises(Damaged, match=rf"1 weights too many, {vector}\.scale first"):
+        regard.load(path, **CPU)
+
+
+@pytest.mark.parametrize("about", ["[" * 100_000, "3", '{"crc32": 1, "about": 5}', "{}"])
+def test_what_a_file_of_tensors_says_of_itself(tmp_path, about):
+    save_file({"x": torch.zeros(2)}, tmp_path / "x.safetensors", {"regard": about})
+    with pytest.raises(Damaged, match=r"x\.safetensors: a safetensors file, but not one of regard's"):
+        read_tensors(tmp_path / "x.safetensors")
