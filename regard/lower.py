@@ -14,6 +14,7 @@ from regard.mask import Mask, Shape, as_mask, bind, broadcast_pairs
 from regard.places import Places, Positions, places_of
 from regard.plan import BACKENDS, Choice, choose
 from regard.score import PerHead, Score
+from regard.score.base import told
 from regard.terms import (
     BiasTerm,
     DotTerm,
@@ -60,7 +61,7 @@ def lower(
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if not isinstance(score, Score):
-        raise TypeError(f"score must be a regard.score.Score, such as Dot(), got {type(score).__name__}")
+        raise TypeError(f"score must be a regard.score.Score, such as Dot(), got {told(score)}")
     check_number("dropout", dropout, 0, 1)
     lowered = isinstance(k, Keys)
     key_tensors = k.tensors if isinstance(k, Keys) else (k,)

@@ -102,7 +102,10 @@ BAD = {
     "per head inner score": (with_score(PerHead((2, Dot()), (2, ALiBi(4)))), VALUE, r"ALiBi was made for heads=4, got 2"),
     "per head bias": (with_score(PerHead((2, Bias(torch.zeros(4, 5, 7))), (2, Dot()))), VALUE, r"Bias must broadcast"),
     "score not a score": (attend(score="dot"), TYPE, r"score must be a regard.score.Score, such as Dot\(\), got str"),
-    "score a class": (attend(score=Dot), TYPE, r"score must be a regard.score.Score"),
+    "score a class": (attend(score=Dot), TYPE, r"got the class Dot; write Dot\(\)"),
+    "score a class with arguments": (attend(score=Additive), TYPE, r"class Additive; write Additive\(query_dim, key_dim, hidden_dim\)"),
+    "score of a layer a class": (lambda: regard.nn.MultiHeadAttention(8, 2, score=Dot), TYPE, r"the class Dot; write Dot\(\)"),
+    "scores around a class": (lambda: Rotary(Dot), VALUE, r"got the class Dot; write Dot\(\)"),
     # masks
     "float mask": (attend(mask=torch.zeros(5, 7)), TYPE, r"bool tensor \(True = may attend\), got torch.float32.*score.Bias"),
     "int mask": (attend(mask=torch.ones(5, 7, dtype=torch.int64)), TYPE, r"bool tensor .*got torch.int64; write \.bool\(\)"),

@@ -2,13 +2,15 @@
 
 # ruff: noqa: E501  (one case, one line)
 
+import re
+
 import pytest
 import torch
 from cases import SCORES, Sizes, refusal, score, tensors
 
 import regard
 from regard.mask import Causal, Documents, Lengths, Window
-from regard.plan import GPU_ONLY, KERNELS, is_plain
+from regard.plan import BACKENDS, GPU_ONLY, KERNELS, is_plain
 from regard.score import Additive, ALiBi, Bias, Cosine, Dot, General, Key, PerHead, Relative, Rotary, Softcap
 
 Q, K, V = torch.zeros(2, 4, 16, 8), torch.zeros(2, 2, 24, 8), torch.zeros(2, 2, 24, 8)
@@ -179,6 +181,11 @@ def test_memory_of_blockwise_grows_linearly():
 def test_memory_of_sdpa_counts_its_dense_mask():
     with_mask, without = (long(4096, mask=mask).memory_bytes for mask in (Window(8, 8), None))
     assert with_mask - without == 4096 * 4096
+
+
+def test_the_docstring_of_attend_has_every_backend():
+    text = re.search(r"backend: (.*?)\n\n", regard.attend.__doc__, re.DOTALL)[1]
+    assert sorted(re.findall(r'"(\w+)"', text)) == sorted(BACKENDS)
 
 
 def test_key_terms_are_dims_of_a_dot_product_where_gradients_are_wanted():

@@ -357,6 +357,26 @@ def test_double_backward_is_refused_by_fused_kernels_with_a_hint():
         torch.autograd.grad(first.sum(), q)
 
 
+@pytest.mark.parametrize("sizes", [SIZES, Sizes(kv_heads=4, value_dim=4)], ids=["planned", "plain"])
+@pytest.mark.parametrize("masked", ["none", "causal", "dense"])
+def test_double_backward_is_refused_by_pytorch_s_kernel_in_the_same_words(masked, sizes):
+    q, k, v = tensors(sizes, grad=True)
+    mask = {"none": None, "causal": Causal(), "dense": torch.rand(sizes.queries, sizes.keys) < 0.7}[masked]
+
+    def loss(q):
+        return regard.attend(q, k, v, mask=mask).sin().sum()
+
+    assert regard.plan(q, k, v, mask=mask).kernel == "sdpa"
+    (first,) = torch.autograd.grad(loss(q), q, create_graph=True)  # is no mistake by itself
+    with pytest.raises(RuntimeError, match="no second derivative; use backend='reference'"):
+        torch.autograd.grad(first.sum(), q)
+    with pytest.raises(RuntimeError, match="no second derivative; use backend='reference'"):
+        torch.func.grad(lambda x: torch.func.grad(loss)(x).sum())(q)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # this one has a second derivative
+        (first,) = torch.autograd.grad(loss(q), q, create_graph=True)
+        assert torch.autograd.grad(first.sum(), k)[0].any()
+
+
 def test_double_backward_of_the_reference():
     q, k, v = tensors(SIZES, grad=True)
     out = regard.attend(q, k, v, score=score("everything", SIZES), mask=Causal(), backend="reference")

@@ -442,6 +442,40 @@ class _Backward(torch.autograd.Function):
         raise RuntimeError("the fused kernels have no second derivative; use backend='reference' for double backward")
 
 
+class _Once(torch.autograd.Function):
+    """A gradient as it is, whose own derivative is refused."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor) -> Tensor:
+        return grad.view_as(grad)
+
+    setup_context = _Backward.setup_context
+    backward = _Backward.backward
+
+
+def once(out: Tensor) -> Tensor:
+    """A context of PyTorch's own attention: where its kernel has no second derivative, that is said in our words."""
+    node = None if torch.compiler.is_compiling() else out.grad_fn
+    for _ in range(3):  # on a GPU its dims are cut behind it
+        if node is None or node.name().startswith("ScaledDotProduct"):
+            break
+        node = node.next_functions[0][0] if node.next_functions else None
+    else:
+        node = None
+    if node is not None:
+        node.register_hook(_refuse_second)
+    return out
+
+
+def _refuse_second(grads: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...]:
+    return tuple(
+        _Once.apply(g) if g is not None and g.grad_fn is not None and "NotImplemented" in g.grad_fn.name() else g
+        for g in grads
+    )
+
+
 class _OwnBackward(torch.autograd.Function):
     """The same with Python of the caller's own."""
 

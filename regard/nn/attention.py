@@ -16,6 +16,7 @@ from regard.mask import Lengths, Mask, as_mask
 from regard.nested import are_nested, pack
 from regard.places import Positions
 from regard.score import Dot, Score
+from regard.score.base import told
 from regard.terms import Keys
 
 
@@ -187,8 +188,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout, self.trusted, self.backend = dropout, trusted, backend
         self.score = Dot() if score is None else score
         if not isinstance(self.score, Score):
-            got = f"the class {score.__name__}; give it its dims" if isinstance(score, type) else type(score).__name__
-            raise TypeError(f"score must be a regard.score.Score, such as Additive(16, 16, 8), got {got}")
+            raise TypeError(f"score must be a regard.score.Score, such as Additive(16, 16, 8), got {told(score)}")
         self.score.check(heads, head_dim, kv_heads, head_dim)
         self.q_proj = nn.Linear(dim, heads * head_dim, bias=bias)
         self.k_proj = nn.Linear(key_dim or dim, kv_heads * head_dim, bias=bias)

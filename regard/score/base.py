@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -127,3 +128,12 @@ def _kept(before: Tensor, after: Tensor | None) -> Tensor:
     if before.is_meta:
         return before
     return after if after is before or after.is_meta else after.copy_(before)
+
+
+def told(given: object) -> str:
+    """What came in the place of a score: a class lacks its brackets, and what it needs in them."""
+    if not isinstance(given, type) or not issubclass(given, Score):
+        return type(given).__name__
+    parameters = list(inspect.signature(given).parameters.values())
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return f"the class {given.__name__}; write {given.__name__}({', '.join(needed)})"

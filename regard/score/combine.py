@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.score._checks import check_finite, check_positive
-from regard.score.base import Score
+from regard.score.base import Score, told
 from regard.terms import FormulaTerm, Keys, Queries, Term
 
 
@@ -25,7 +25,7 @@ class Softcap(Score):
         if not isinstance(inner, Score) or not inner.pair_shaped:
             raise ValueError(
                 f"Softcap wraps pair-shaped scores (Dot, Additive, General, Bilinear, Rotary, Cosine or a "
-                f"sum of these), got {type(inner).__name__}; add the rest outside, as in "
+                f"sum of these), got {told(inner)}; add the rest outside, as in "
                 "Softcap(Dot(), 50.0) + ALiBi(...)"
             )
         if check_finite("Softcap", "cap", cap) <= 0:

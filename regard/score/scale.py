@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.score._checks import arguments, check_finite, check_fit, check_positive
 from regard.score._tensors import widened
-from regard.score.base import Score
+from regard.score.base import Score, told
 from regard.score.combine import PerHead
 from regard.terms import Keys, Queries, scaled
 
@@ -19,7 +19,7 @@ class _Around(Score):
         super().__init__()
         name = type(self).__name__
         if not isinstance(inner, Score):
-            raise TypeError(f"{name} wraps a score, such as {name}(Dot()), got {type(inner).__name__}")
+            raise TypeError(f"{name} wraps a score, such as {name}(Dot()), got {told(inner)}")
         if isinstance(inner, PerHead):
             raise ValueError(f"{name} cannot wrap a PerHead; wrap its groups, as in PerHead((4, {name}(Dot())), ...)")
         self.inner = inner
