@@ -171,7 +171,7 @@ def test_each_layer_needs_a_cache_of_its_own() -> None:
 def test_a_score_that_is_none_is_named() -> None:
     with pytest.raises(TypeError, match=r"regard.score.Score, such as Additive\(16, 16, 8\), got str"):
         MultiHeadAttention(8, 2, score="additive")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="got the class Additive; give it its dims"):
+    with pytest.raises(TypeError, match="got the class Additive; write Additive"):
         MultiHeadAttention(8, 2, score=Additive)  # type: ignore[arg-type]
 
 
