@@ -66,7 +66,8 @@ def shown(value: Any) -> str:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """What is declared as more than ``_KINDS`` has is not asked. A whole number is a number too, and true is none."""
+    """Of other classes it is to be an instance, and anything else is not asked. A whole number is a number too, and
+    true is none."""
     kind, args = get_origin(hint) or hint, get_args(hint)
     if kind in _EITHER:
         return any(_fits(value, one) for one in args)
@@ -77,7 +78,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is NoneType:
         return value is None
     if kind not in _KINDS:
-        return True
+        return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
     if kind in _LISTS:
         inner = args[:1] if kind is not tuple or args[1:] == (...,) else ()
         return isinstance(value, (list, tuple)) and all(_fits(each, one) for one in inner for each in value)
@@ -94,4 +95,6 @@ def _named(hint: Any) -> str:
         return f"{_named(args[0])} of at least {low}" + (f" and at most {high:,}" if high < 2**31 - 1 else "")
     if kind is Literal:
         return "one of " + ", ".join(map(str, args))
-    return _KINDS[kind]
+    if kind in _LISTS and (inner := [one for one in args[:1] if (get_origin(one) or one) in _KINDS]):
+        return f"{_KINDS[kind]}, each {_named(inner[0])}"
+    return _KINDS.get(kind) or f"a {kind.__name__}"

@@ -204,3 +204,74 @@ def test_what_a_file_of_tensors_says_of_itself(tmp_path, about):
     save_file({"x": torch.zeros(2)}, tmp_path / "x.safetensors", {"regard": about})
     with pytest.raises(Damaged, match=r"x\.safetensors: a safetensors file, but not one of regard's"):
         read_tensors(tmp_path / "x.safetensors")
+
+
+# --- traces ---
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A trace in a file: what it stores, and what it says of that."""
+    layer, path = regard.nn.EncoderLayer(12, 3), tmp_path_factory.mktemp("trace") / "whole.safetensors"
+    with regard.record(layer, inputs=True) as trace:
+        layer(torch.randn(2, 7, 12))
+    trace.save(path, inputs=True)
+    return read_tensors(path)
+
+
+def put(table, path, value):
+    """The same with another value at a path, "calls.0.name" for one."""
+    first, _, rest = path.partition(".")
+    out = list(table) if isinstance(table, list) else dict(table)
+    key = int(first) if isinstance(out, list) else first
+    out[key] = put(out[key], rest, value) if rest else value
+    return out
+
+
+HUGE_CLAIM = "it claims 1,000,000,000,000 queries, keys or heads, and stores"
+CLAIMS = [
+    ("calls.0.problems.0.fields.queries", 10**12, HUGE_CLAIM),
+    ("calls.0.problems.0.fields.heads", 3 * 10**12, HUGE_CLAIM.replace("1,", "3,", 1)),
+    ("calls.0.problems.0.fields.heads", 2, r"2 heads with values of shape \[2, 3, 7, 4\]"),
+    ("calls.0.problems.0.fields.queries", 8, "q has the shape"),
+    ("calls.0.problems.0.fields.queries", "7", "queries must be a whole number, got '7'"),
+    ("calls.0.problems.0.fields.first_head", 1, "its groups of heads are not of one call"),
+    ("calls.0.problems.0.fields.v", None, "v must be a Tensor, got None"),
+    ("calls.0.problems.0.fields.mask", {"mask": "Window", "tensors": [], "ints": [-1, 10**30], "parts": []}, "."),
+    ("calls.0.problems.0.fields.offset", {"tensor": "0.bias"}, "offset has the shape"),
+    ("calls.0.problems", {"tuple": []}, "."),
+    ("calls.0.problems", [], "0 problems and 1 scores"),
+    ("calls.0.kind", [], "kind must be a text"),
+    ("calls.0.kind", "other", "kind must be self or cross, got 'other'"),
+    ("calls.0.name", 3, "name must be a text, got 3"),
+    ("calls.0.known", [[0, 9, {"tensor": "0.bias"}]], "what is known of head 0, item 9 is not of this call"),
+    ("calls.0.q", {"tensor": "0.projection"}, "q has the shape"),
+    ("calls.0.q", {"tensor": "nowhere"}, "KeyError: 'nowhere'"),
+    ("calls", 3, "TypeError: "),
+    ("labels", [["self", 0, [1, 2], ["x"]]], r"rows must be a list, each a text, got \[1, 2\]"),
+    ("labels", [[[], 0, ["x"], ["x"]]], "kind must be a text"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), CLAIMS)
+def test_claims_of_a_trace(recorded, tmp_path, run, path, value, message):
+    file = tmp_path / "x.safetensors"
+    write_tensors(file, recorded[0], put(recorded[1], path, value))
+    with pytest.raises(Damaged, match=rf"x\.safetensors: a trace that cannot be read: .*{message}") as refused:
+        regard.trace.load(file)
+    assert "\n" not in str(refused.value)
+    done = run("explore", "--no-browser", "--trace", file) if value == 10**12 else None
+    assert done is None or (done.code == 2 and done.err.count("\n") == 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float64])
+@pytest.mark.parametrize("name", ["0.q", "0.0.v", "0.projection"])
+def test_numbers_of_a_trace(recorded, tmp_path, name, dtype):
+    """Of another type they are refused; or all that can be asked is answered, as for a projection in float64."""
+    given = [key for key in recorded[0] if key.endswith(name)] or [key for key in recorded[0] if key.endswith("q")]
+    write_tensors(tmp_path / "x", recorded[0] | {given[0]: recorded[0][given[0]].to(dtype)}, recorded[1])
+    if dtype == torch.float64 and "projection" in name:
+        assert regard.trace.load(tmp_path / "x").norms(0, 0, 0).shape == (7,)
+        return
+    with pytest.raises(Damaged, match=r"a trace that cannot be read: [^\n]*(holds|one dtype|TypeError)[^\n]*$"):
+        regard.trace.load(tmp_path / "x")

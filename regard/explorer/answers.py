@@ -231,9 +231,10 @@ class Answers:
         if key is not None and inputs is not None and key >= len(inputs):
             raise Invalid(f"key: there are {len(inputs)}, from 0; got {key}")
         out |= {"key_inputs": None, "key_input": None if key is None or inputs is None else numbers(inputs[key])}
-        scale = _scale(found.similarity, found.scaled - found.added, len(found.q))
+        dim = max(1, len(found.q))  # biases alone have no vectors
+        scale = _scale(found.similarity, found.scaled - found.added, dim)
         written = formula(found.score)
-        if scale not in (None, len(found.q) ** -0.5):  # a scale of its own
+        if scale not in (None, dim**-0.5):  # a scale of its own
             written = written.replace("/ √d", f"· {scale:g}")
         return {**out, "formula": written, "terms": terms(found.score), "scale": scale}
 

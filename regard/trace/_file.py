@@ -9,16 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.kinds import check
 from regard.mask import KINDS, Mask, build, unknown
 from regard.store import Damaged, read_tensors, write_tensors
 from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call
+from regard.trace._sound import check_call, check_numbers, made
 from regard.trace._trace import Trace
 
 VERSION = 1
 TYPES: dict[str, type] = {t.__name__: t for t in (Problem, Terms, DotTerm, TanhTerm, OffsetTerm, BiasTerm, KeyTerm)}
 OPTIONAL = ("q", "k", "out", "projection", "bias", "result", "gradient")
 INPUTS = ("query_input", "key_input")
+LABELS = {"kind": str, "item": int, "rows": list[str], "columns": list[str]}
+# what reading a file of anything may raise, besides what is checked
+UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RuntimeError)
 
 
 def save(trace: Trace, path: str | os.PathLike[str], *, inputs: bool = False) -> None:
@@ -36,15 +41,25 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Tr
     if about.get("what") != "trace" or about.get("version") != VERSION:
         what = f"{about.get('what', 'something else')!r}, version {about.get('version')}"
         raise Damaged(f"{path}: expected a trace of version {VERSION}, got {what}")
-    trace = Trace()
+    trace, stored = Trace(), sum(t.numel() for t in tensors.values())
     try:
+        check_numbers(tensors)
         for packed in about["calls"]:
-            trace.add(_unpack_call(packed, tensors))
+            call = _unpack_call(packed, tensors)
+            check_call(call, stored)
+            trace.add(call)
         for kind, item, rows, columns in about["labels"]:
+            check({"kind": kind, "item": item, "rows": rows, "columns": columns}, LABELS)
             trace.texts[kind, item] = rows, columns
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged(f"{path}: a trace that cannot be read: {error!r}") from error
+    except UNUSABLE as error:
+        raise Damaged(f"{path}: a trace that cannot be read: {_in_a_line(error)}") from error
     return trace
+
+
+def _in_a_line(error: Exception) -> str:
+    """What was wrong: ValueErrors are ours, and say it; of others, which PyTorch may raise, the first line tells."""
+    text = (str(error).splitlines() or [""])[0][:200]
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
 def _pack_call(call: Call, at: str, tensors: dict[str, Tensor], shared: dict[Any, str], inputs: bool) -> dict[str, Any]:
@@ -108,4 +123,4 @@ def _unpack(x: Any, tensors: dict[str, Tensor]) -> Any:
     values = {name: _unpack(value, tensors) for name, value in x["fields"].items()}
     if isinstance(values.get("offset"), Tensor):
         values["offset"] = values["offset"].view(len(values["offset"]), -1)  # earlier files have one per item, [B]
-    return TYPES[x["type"]](**values)
+    return made(TYPES[x["type"]], values)
