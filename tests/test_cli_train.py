@@ -102,6 +102,28 @@ def test_flags_are_settings(tmp_path):
         assert str(given[key] if isinstance(given, dict) else getattr(given, key)) == value
 
 
+def test_a_preset_is_in_the_config_and_flags_count_beside_it(run, corpus, files):
+    given = ["train", "--preset", "laptop", *corpus, "--set", "training.bleu=false", "--out", files / "m"]
+    done = run(*given)
+    assert done.code == 0 and "preset laptop: 6 updates of 400 subwords" in done.err, done.err
+    tables = read_toml(files / "m" / "config.toml")
+    assert tables["preset"] == "laptop" and tables["task"] == "translation"
+    training = tables["training"]
+    assert (training["updates"], training["schedule"], training["lr"], tables["model"]["dim"]) == (
+        6,
+        "cosine",
+        3e-3,
+        32,
+    )
+    assert "nothing to do" in run(*given).err
+    (files / "p.toml").write_text('preset = "laptop"\n')
+    done = run("train", "--config", files / "p.toml", *corpus, "--set", "training.bleu=false", "--out", files / "m")
+    assert "nothing to do" in done.err
+    done = run(*given, "--lr", "0.5")
+    assert done.code == 2 and "training.lr was 0.003, is 0.5" in done.err
+    assert run("train", "--preset", "phone", *corpus, "--out", files / "n").code == 2
+
+
 def test_train_tells_what_is_wrong(run, corpus, files):
     done = run("train", *corpus[2:], "--out", files / "model")
     assert done.code == 2 and "target is given without source" in done.err
@@ -111,3 +133,4 @@ def test_train_tells_what_is_wrong(run, corpus, files):
     assert (files / "test.en").read_text().splitlines() == SOURCES
     done = run("train", "--help")
     assert done.code == 0 and "regard train --source" in done.out.decode() and "--encoder-layers" in done.out.decode()
+    assert "--preset laptop, for 8,000 pairs: " in done.out.decode() and "training.updates=2400" in done.out.decode()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from regard.tasks import TASKS, entry, work
 from regard.tasks._command import named, parse
 from regard.tasks._run import Work
 from regard.tasks._settings import Data, Fitted, Settings, complete
-from regard.tasks._sizes import activations, check_room, parameters
+from regard.tasks._sizes import activations, check_room, expectation, parameters
 from regard.train import Ranks
 
 
@@ -68,6 +69,37 @@ def test_parameters_are_counted_without_making_all_layers(kind):
     more = {"hidden_dim": 24} if kind == "rnn" else {"ffn_dim": 40}
     table = {"kind": kind, "dim": 16, "heads": 2, "vocab_size": 51, **layers, **more}
     assert parameters(table) == sum(p.numel() for p in make_model(table).parameters())
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("pairs", [300, 7_600, 500_000])
+def test_the_preset_for_a_laptop_is_one_of_minutes_whatever_the_task(name, pairs):
+    """Counted: at the 40 to 80 billion operations a second of a CPU's one or two threads."""
+    of = work(name)
+    settings = of.settings(data=of.settings.data_table(), preset="laptop")
+    for kind in of.settings.kinds:
+        fitted = Fitted.of(replace(settings, model={"kind": kind}), pairs, False)
+        s, size = fitted.training, parameters({**fitted.model, "vocab_size": fitted.cutting.vocab_size})
+        operations = 3 * size * s.updates * s.tokens * (2 if s.rdrop else 1)
+        assert operations < 30e12 and (pairs < 7600 or operations > 15e12), f"{operations:.2g}"
+        told = expectation(fitted, size, "so good")
+        assert told.startswith(f"preset laptop: {s.updates:,} updates") and told.endswith("; so good")
+        assert "about 5 to 10 minutes" in told or kind != "transformer" or pairs < 7600
+        assert fitted.tables()["preset"] == "laptop"
+    own = {"training": {"updates": 7, "rdrop": 1.0}, "subwords": {"vocab_size": 500}}
+    fitted = Fitted.of(replace(settings, **own), pairs, False)
+    assert (fitted.training.updates, fitted.training.rdrop, fitted.cutting.vocab_size) == (7, 1.0, 500)
+    assert fitted.training.schedule == "cosine" and fitted.training.warmup == 1
+    with pytest.raises(ValueError, match="preset must be one of laptop, got 'phone'"):
+        of.settings.from_tables({"preset": "phone"})
+
+
+def test_a_training_of_hours_names_the_preset_and_one_of_a_minute_says_nothing():
+    fitted = Fitted.of(Settings(data=Data()), 8000, False)
+    told = expectation(fitted, parameters({**fitted.model, "vocab_size": 4000}), "")
+    assert "about 126 to 252 minutes on a laptop's CPU" in told and told.endswith("; --preset laptop takes five to ten")
+    short = Fitted.of(Settings(data=Data(), training={"updates": 10}), 8000, False)
+    assert expectation(short, 6_000_000, "") == ""
 
 
 def test_what_this_machine_has_no_memory_for_is_told_with_its_size():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from regard.store import parse_value, read_toml
 from regard.tasks import TASKS, work
 from regard.tasks._run import Work, last_checkpoint, train
+from regard.tasks._settings import PRESETS
 from regard.train import Diverged
 
 NOTES = """
@@ -20,6 +22,7 @@ What is not given is fitted to the size of the corpus; model/config.toml tells w
 was killed, the same command goes on where the last checkpoint stands. --config and --set take every setting, by the
 names of config.toml."""
 
+CORPUS, TABLES = 8000, ("subwords", "training")  # pairs of the corpus that --help tells presets for
 # The settings that are asked for most, as flags: table, key, type or choices, help.
 FLAGS: tuple[tuple[str, str, Any, str], ...] = (
     ("data", "held_out", int, "pairs of the training data to validate on; else one in 20, at most 1,000"),
@@ -70,6 +73,8 @@ def parse(of: Work[Any], argv: Sequence[str] | None = None) -> tuple[Any, argpar
     if options.task != of.name:
         parser.error(f"this is the command of {of.name}; write `regard train --task {options.task} …`")
     tables: dict[str, Any] = read_toml(options.config) if options.config else {}
+    if options.preset is not None:
+        tables["preset"] = options.preset
     given = [("data", name, getattr(options, name)) for name, _ in of.files]
     given += [(table, key, getattr(options, key)) for table, key, *_ in own]
     kind = getattr(options, "kind", None) or tables.get("model", {}).get("kind", of.settings.kinds[0])
@@ -86,7 +91,7 @@ def _parser(of: Work[Any]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="regard train",
         description=of.about,
-        epilog=f"examples:\n{of.examples.rstrip()}\n{NOTES}",
+        epilog=f"examples:\n{of.examples.rstrip()}\n{NOTES}\n\n{_presets(of)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -96,6 +101,11 @@ def _parser(of: Work[Any]) -> argparse.ArgumentParser:
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="FILE", help=about)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="the model folder to make")
     parser.add_argument("--config", metavar="FILE.toml", help="settings: [data], [subwords], [model], [training]")
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        help="laptop: a small model in five to ten minutes on a CPU; any flag beside it counts",
+    )
     parser.add_argument("--store", default="float32", choices=("float32", "float16", "int8"), help="weights as stored")
     parser.add_argument("--keep-checkpoints", action="store_true", help="leave them in the folder")
     fitted = parser.add_argument_group("settings, fitted to the corpus unless given")
@@ -107,6 +117,21 @@ def _parser(of: Work[Any]) -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any other: training.clip=0.5; repeatable"
     )
     return parser
+
+
+def _presets(of: Work[Any]) -> str:
+    """What they set, for the corpus that they are made for."""
+    values = {
+        name: table
+        for name, table in of.settings.laptop(CORPUS).items()
+        if name in TABLES or name == of.settings.kinds[0]
+    }
+    parts = [
+        f"{'model' if name not in TABLES else name}.{key}={value}"
+        for name, table in values.items()
+        for key, value in table.items()
+    ]
+    return textwrap.fill(f"--preset laptop, for {CORPUS:,} pairs: {', '.join(parts)}", 100, break_on_hyphens=False)
 
 
 def _assign(tables: dict[str, Any], assignment: str) -> None:

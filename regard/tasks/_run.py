@@ -18,7 +18,7 @@ from torch import nn
 from regard.folder import alone, make_model, read_config, save, sweep, write_config
 from regard.tasks._card import TRANSLATION, Words, model_card
 from regard.tasks._settings import Fitted, Settings, check_same
-from regard.tasks._sizes import check_room
+from regard.tasks._sizes import check_room, expectation
 from regard.text import Subwords
 from regard.train import Mismatch, Outcome, Progress, Ranks, Silent, Task, fit, progress
 
@@ -29,8 +29,8 @@ class Work(ABC, Generic[S]):
     """What a task adds: its settings, its data, and what :func:`regard.train.fit` is to train.
 
     ``train`` calls these in the order in which they stand here. A subclass names the task, and says for the command
-    what it is ``about``, which ``files`` of the table [data] are flags, and which setting of a kind of model is its
-    ``--score``.
+    what it is ``about``, which ``files`` of the table [data] are flags, which setting of a kind of model is its
+    ``--score``, and what quality to expect of the preset "laptop".
     """
 
     name: ClassVar[str]
@@ -41,6 +41,7 @@ class Work(ABC, Generic[S]):
     words: ClassVar[Words] = TRANSLATION
     scores: ClassVar[Mapping[str, str]] = {"transformer": "cross_score", "rnn": "score"}
     score_help: ClassVar[str] = "the score of cross-attention"
+    laptop_quality: ClassVar[str] = "how good it is, validation tells"
     unasked: ClassVar[frozenset[str]] = frozenset()  # settings of its models that are no flags: they have one value
 
     @abstractmethod
@@ -135,6 +136,8 @@ def train(
         tables["data"] |= work.seen(task)
         used = tables["data"].get("used_pairs", about["pairs"])
         report.say(f"{used:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
+        if ranks.device.type == "cpu" and (told := expectation(fitted, size, work.laptop_quality)):
+            report.say(told)
         begun = time.time()
         outcome = fit(task, fitted.training, folder, ranks, report)
         if ranks.main:

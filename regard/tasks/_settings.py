@@ -20,6 +20,7 @@ Sections = dict[str, dict[str, Any]]
 LIMITS = ("max_tokens", "max_ratio", "window", "stride", "longest")  # of [data]: what is learned of the same text
 OF_SUBWORDS = {"vocab_size", "pad_id", "bos_id", "eos_id"}  # of [model]: what the subwords decide
 MOST_TOKENS, MOST_SUBWORDS, MOST_LAYERS, WIDEST = 2**30, 2**20, 1000, 2**24  # larger ones are slips of the pen
+PRESETS = ("laptop",)
 S = TypeVar("S", bound="Settings")
 
 
@@ -177,8 +178,8 @@ class Training(PairTraining):
 class Settings(Table):
     """What is given: the data, and any of the other settings; what is not given is fitted to the corpus.
 
-    A task has a subclass, with the classes of its own tables, its ``kinds`` of model and what is ``sized`` for how many
-    pairs.
+    ``preset`` "laptop" is for minutes on a CPU, see :meth:`laptop`. A task has a subclass, with the classes of its own
+    tables, its ``kinds`` of model, what is ``sized`` for how many pairs, and what a ``laptop`` has time for.
     """
 
     data_table: ClassVar[type[Any]] = Data
@@ -190,8 +191,11 @@ class Settings(Table):
     subwords: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
 
     def __post_init__(self) -> None:
+        if self.preset not in (None, *PRESETS):
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {self.preset!r}")
         self.subwords_table.from_table(self.subwords, "subwords")
         self.training_table.from_table(self.training, "training")
         complete(self.model, self.kinds)
@@ -202,7 +206,7 @@ class Settings(Table):
         known = [f.name for f in fields(cls)]
         if unknown := [key for key in tables if key not in known]:
             raise ValueError(f"unknown tables {', '.join(map(repr, unknown))}; expected {', '.join(known)}")
-        rest = {name: tables.get(name, {}) for name in known if name != "data"}
+        rest = {name: tables[name] for name in known if name != "data" and name in tables}
         return cls(data=cls.data_table.from_table(tables.get("data", {}), "data"), **rest)
 
     @classmethod
@@ -218,6 +222,33 @@ class Settings(Table):
         """Defaults for so many pairs: tables "subwords" and "training", and one by the name of each kind of model."""
         return sized(pairs)
 
+    @staticmethod
+    def laptop(pairs: int) -> Sections:
+        """What differs from :meth:`sized` in the preset "laptop": some 24 trillion operations of training."""
+        updates = few_updates(pairs, 2400)
+        small = {"dim": 128, "heads": 4, "dropout": 0.2}
+        return {
+            "subwords": {"vocab_size": 4000, "dropout": 0.1},
+            "transformer": {**small, "ffn_dim": 512, "encoder_layers": 3, "decoder_layers": 2},
+            "rnn": {"dim": 128, "hidden_dim": 256, "dropout": 0.2},
+            "training": {**brief(updates), "lr": 3e-3, "tokens": 2000, "rdrop": 0.0, "bleu_sentences": 200},
+        }
+
+    def defaults(self, pairs: int) -> Sections:
+        """``sized``, with what the preset has instead."""
+        fit, own = self.sized(pairs), self.laptop(pairs) if self.preset == "laptop" else {}
+        return {name: {**fit.get(name, {}), **own.get(name, {})} for name in {**fit, **own}}
+
+
+def brief(updates: int) -> dict[str, Any]:
+    """A training whose learning rate has fallen when it ends: it is not to be gone on with."""
+    return {"updates": updates, "warmup": updates // 10, "schedule": "cosine"}
+
+
+def few_updates(pairs: int, most: int) -> int:
+    """At most so many, and of a small corpus no more than some 60 times through it."""
+    return min(most, max(300, pairs * 9 // 10))
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -227,11 +258,12 @@ class Fitted:
     cutting: Any
     model: dict[str, Any]
     training: Any
+    preset: str | None = None
 
     @classmethod
     def of(cls, given: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None = None) -> Fitted:
         """``kept``: the settings of the run that is gone on with, if there is one."""
-        fit = given.sized(pairs)
+        fit = given.defaults(pairs)
         kind = given.model.get("kind", given.kinds[0])
         model = complete({"kind": kind, **_fitting(fit.get(kind, {}), given.model), **given.model}, given.kinds)
         before = (kept or {}).get("training", {})
@@ -244,10 +276,12 @@ class Fitted:
             given.subwords_table.from_table({**fit["subwords"], **given.subwords}, "subwords"),
             model,
             given.training_table.from_table(training, "training"),
+            given.preset,
         )
 
-    def tables(self) -> Sections:
+    def tables(self) -> dict[str, Any]:
         return {
+            **({} if self.preset is None else {"preset": self.preset}),
             "data": self.data.to_table(),
             "subwords": self.cutting.to_table(),
             "model": self.model,

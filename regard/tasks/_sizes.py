@@ -1,4 +1,5 @@
-"""Is there room for what the settings ask for? Counted before anything is allocated, on PyTorch's meta device."""
+"""What a training takes, by its settings: parameters and memory, counted on PyTorch's meta device before anything is
+allocated, and operations, and so about how long a CPU takes."""
 
 from __future__ import annotations
 
@@ -15,6 +16,11 @@ from regard.train import Ranks
 STATE = 16  # bytes of a parameter in training: weight, gradient and Adam's two moments in float32
 PAIR = 40  # subwords of a pair, both sides, where they are not counted yet
 GIB = 2**30
+# Operations of a parameter for each subword of an update: a multiplication and an addition, there and twice back, but a
+# subword of a pair passes through one half of the model, that reads or that writes.
+OPERATIONS = 3
+CPU = (40e9, 80e9)  # a second: one thread, and two, of benchmarks/results/cpu-train-speed.json
+LONG = 30  # minutes
 
 
 def check_room(fitted: Fitted, pairs: int, ranks: Ranks) -> None:
@@ -49,6 +55,24 @@ def activations(fitted: Fitted, pairs: int) -> int:
     tokens = min(training.tokens // training.accumulate, PAIR * pairs)
     width = 2 * model["dim"] + model.get("ffn_dim", model.get("hidden_dim", 0))
     return int(tokens * width * max(n for key, n in model.items() if key.endswith("layers")) * 2)
+
+
+def expectation(fitted: Fitted, size: int, quality: str) -> str:
+    """What to expect of a training on a CPU; nothing is said of one of a minute."""
+    training = fitted.training
+    passes = 2 if training.rdrop else 1
+    operations = OPERATIONS * size * training.updates * training.tokens * passes
+    least, most = (max(1, round(operations / speed / 60)) for speed in reversed(CPU))
+    if most <= 1 and fitted.preset is None:
+        return ""
+    minutes = f"{least:,} to {most:,} minutes" if least < most else "a minute or two"
+    told = (
+        f"{training.updates:,} updates of {training.tokens:,} subwords, some {operations / 1e12:,.0f} trillion "
+        f"operations: about {minutes} on a laptop's CPU; the time left is told after the third update"
+    )
+    if fitted.preset is not None:
+        return f"preset {fitted.preset}: {told}; {quality}"
+    return told + ("; --preset laptop takes five to ten" if most > LONG else "")
 
 
 def memory(device: torch.device) -> int | None:

@@ -38,7 +38,7 @@ def going_on(given: S, loaded: Loaded, pairs: int) -> S:
         if key in ("path", "vocab_size", "lowercase"):
             raise ValueError(f"[subwords]: training starts with {name}, which has its own; {key} cannot be chosen")
     subwords = {"vocab_size": len(loaded.subwords), "lowercase": loaded.subwords.lowercase, "dropout": 0.0}
-    updates = given.training.get("updates", given.sized(pairs)["training"]["updates"] // 4)
+    updates = given.training.get("updates", given.defaults(pairs)["training"]["updates"] // 4)
     gentle = {"lr": 3e-4, "schedule": "cosine", "updates": updates, "warmup": updates // 10, "rdrop": 0.0}
     return replace(
         given,

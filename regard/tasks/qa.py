@@ -33,7 +33,7 @@ from regard.tasks._asked import Asked, Lessons, texts_of
 from regard.tasks._card import Words, model_card
 from regard.tasks._pairs import UNWATCHED, UPDATE, autocast, half
 from regard.tasks._pretrained import encoder_table, pretrained
-from regard.tasks._settings import MOST_TOKENS, Fitted, Sections, check_held_out, check_vocabulary
+from regard.tasks._settings import MOST_TOKENS, Fitted, Sections, brief, check_held_out, check_vocabulary, few_updates
 from regard.tasks._settings import Settings as AnySettings
 from regard.text import Subwords
 from regard.train import Outcome, Position, Progress, Ranks, Step, Table
@@ -167,6 +167,15 @@ class Settings(AnySettings):
                 "positions": "none",
             },
             "training": {"updates": 6000 if small else 30_000, "lr": 1e-3, "warmup": 500, "schedule": "cosine"},
+        }
+
+    @staticmethod
+    def laptop(pairs: int) -> Sections:
+        """Some 24 trillion operations of training."""
+        return {
+            "subwords": {"vocab_size": 4000},
+            "reader": {"dim": 128, "ffn_dim": 256, "heads": 4, "encoder_layers": 2, "model_layers": 2, "dropout": 0.1},
+            "training": {**brief(few_updates(pairs, 1300)), "tokens": 4000, "measured": 200},
         }
 
 

@@ -29,7 +29,7 @@ from regard.tasks._card import LOSS, Words, model_card
 from regard.tasks._mixture import mixture_loss
 from regard.tasks._pairs import PairTask, PairWork, autocast, measured
 from regard.tasks._pretrained import encoder_table, pretrained, take_over
-from regard.tasks._settings import Fitted, PairData, PairTraining, Sections
+from regard.tasks._settings import Fitted, PairData, PairTraining, Sections, brief, few_updates
 from regard.tasks._settings import Settings as PairSettings
 from regard.text import PAD
 from regard.train import Outcome, Progress, Ranks
@@ -134,6 +134,17 @@ class Settings(PairSettings):
                 "warmup": 1000 if tiny else 2000 if few else 4000,
                 "rdrop": 2.0 if few else 0.0,
             },
+        }
+
+    @staticmethod
+    def laptop(pairs: int) -> Sections:
+        """Some 24 trillion operations of training."""
+        small = {"dim": 128, "ffn_dim": 512, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1}
+        training = {"lr": 2e-3, "tokens": 4000, "rdrop": 0.0, "rouge_documents": 50}
+        return {
+            "subwords": {"vocab_size": 4000, "dropout": 0.0},
+            "pointer": small,
+            "training": {**brief(few_updates(pairs, 1200)), **training},
         }
 
 

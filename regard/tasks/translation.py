@@ -151,6 +151,10 @@ class _Translation(PairWork[Settings]):
     name = "translation"
     about = "Train a translation model from pairs of lines."
     settings = Settings
+    laptop_quality = (
+        "expect the gist of sentences like those it is trained on, and errors in most long ones: of 8,000 captions "
+        "it had BLEU 32 on other captions"
+    )
     files = (
         ("source", "source lines, or both sides in a .tsv or .jsonl; any file may be gzipped"),
         ("target", "target lines"),
@@ -159,7 +163,7 @@ class _Translation(PairWork[Settings]):
     )
     examples = """\
   regard train --source train.en --target train.fr --valid-source val.en --valid-target val.fr --out model/
-  regard train --source pairs.tsv --out model/
+  regard train --preset laptop --source pairs.tsv --out model/
   regard train --config recipe.toml --out model/ --updates 20000 --seed 2
   regard train ... --out rnn/ --kind rnn --score additive
   regard train ... --out model/ --set model.self_score=relative --set training.rdrop=5
