@@ -17,13 +17,15 @@ from regard.text import Encoded
 class Translation(NamedTuple):
     """One translation: its text, what it is ranked by, Σ log p, and if asked for, attention.
 
-    ``attention`` has a part for each sentence that the line was cut into, nearly always one.
+    ``attention`` has a part for each sentence that the line was cut into, nearly always one. ``copies`` are the words
+    of spans that were not translated: source word, target word.
     """
 
     text: str
     score: float
     log_prob: float
     attention: tuple[Attended, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
 
 
 class Attended(NamedTuple):
@@ -102,6 +104,8 @@ def in_blocks(parts: Sequence[Tensor], spaced: Sequence[tuple[bool, bool]]) -> T
     tensor([[1., 1.],
             [0., 1.],
             [0., 1.]])
+    >>> in_blocks([torch.ones(0, 2)], [(True, True)]).shape
+    torch.Size([0, 2])
     """
     blocks: Tensor = torch.block_diag(*parts)
     for side in (0, 1):
@@ -111,6 +115,26 @@ def in_blocks(parts: Sequence[Tensor], spaced: Sequence[tuple[bool, bool]]) -> T
             first = count - (not apart[side] and count > 0 and size > 0)
             words += range(first, first + size)
             count = max(count, first + size)
-        onto = torch.nn.functional.one_hot(torch.tensor(words, dtype=torch.long), count).to(blocks)
+        onto = torch.nn.functional.one_hot(torch.tensor(words, dtype=torch.long), max(count, 1))[:, :count].to(blocks)
         blocks = blocks @ onto if side == 0 else (onto / onto.sum(0)).T @ blocks
     return blocks
+
+
+def with_copies(weights: Tensor, copies: Sequence[tuple[int, int]]) -> Tensor:
+    """Word weights [J, I] in which a copied word looks at nothing but what it is a copy of.
+
+    >>> with_copies(torch.tensor([[0.5, 0.5], [0.9, 0.1]]), [(1, 1)])
+    tensor([[0.5000, 0.5000],
+            [0.0000, 1.0000]])
+    """
+    shares = torch.zeros_like(weights)
+    for source, target in copies:
+        shares[target, source] += 1
+    total = shares.sum(-1, keepdim=True)
+    return torch.where(total > 0, shares / total.clamp(min=1), weights)
+
+
+def widened(weights: Tensor, part: Attended) -> Tensor:
+    """Word weights with rows and columns for the words at the end that have no subwords."""
+    rows, columns = len(part.written.split()), len(part.read.split())
+    return torch.nn.functional.pad(weights, (0, columns - weights.shape[1], 0, rows - weights.shape[0]))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from regard.characters import border, width
 from regard.text import Encoded
 
-__all__ = ["Joint", "Segment", "gap", "segments", "sentences"]
+__all__ = ["Joint", "Place", "Segment", "gap", "segments", "sentence_places", "sentences"]
 
 Place = tuple[int, int]
 """Where a stretch of a text starts and ends."""
@@ -52,7 +52,7 @@ def sentences(line: str) -> list[str]:
     >>> sentences("Is Mr. Smith there? No. He is out.")
     ['Is Mr. Smith there?', 'No.', 'He is out.']
     """
-    return [line[start:end] for start, end in _sentences(line)]
+    return [line[start:end] for start, end in sentence_places(line)]
 
 
 def segments(
@@ -64,7 +64,7 @@ def segments(
     never inside one of the stretches that are to ``keep``. What cannot be cut may be longer than the limit.
     """
     found: list[Segment] = []
-    todo = _sentences(line)[::-1]
+    todo = sentence_places(line)[::-1]
     texts = dict(zip(todo, encode([line[a:b] for a, b in todo]), strict=True))
     while todo:
         start, end = place = todo.pop()
@@ -86,7 +86,8 @@ def gap(left: str, right: str) -> str:
     return "" if not left or not right or width(left[-1]) == width(right[0]) == 2 else " "
 
 
-def _sentences(line: str) -> list[Place]:
+def sentence_places(line: str) -> list[Place]:
+    """Where the sentences of a line start and end."""
     parts, start = [], 0
     for match in _END.finditer(line):
         if not _SHORT.search(line, start, match.start() + 1):

@@ -227,6 +227,11 @@ class Subwords:
         """Bytes of each subword; 0 for special and extra tokens."""
         return np.array([len(token) for token in self._bytes])
 
+    @cached_property
+    def characters(self) -> frozenset[str]:
+        """Those that stand in a subword as a whole; any other is written byte by byte."""
+        return frozenset("".join(token.decode(errors="ignore") for token in self._bytes))
+
     @property
     def spelled(self) -> Sequence[bytes]:
         """The bytes of each subword; none of special and extra tokens."""

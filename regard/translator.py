@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -19,10 +19,23 @@ from regard.decode import KnownWords, named
 from regard.engine import Engine, Found, TorchEngine
 from regard.lexicon import FILE as LEXICON
 from regard.lexicon import Lexicon, plain, runs
+from regard.masking import Protected, protected
 from regard.nn import to_int8
-from regard.output import Attended, Output, Translation, in_blocks, joined, single_spaced, spread
+from regard.output import (
+    Attended,
+    Output,
+    Translation,
+    in_blocks,
+    joined,
+    single_spaced,
+    spread,
+    widened,
+    with_copies,
+)
+from regard.protect import How, translated
 from regard.search import Search
-from regard.segments import Joint, Segment, segments, sentences
+from regard.segments import Joint, Place, Segment, segments, sentences
+from regard.spans import Protect, Protection, patterns
 from regard.store import DEFAULT, find
 from regard.tasks import TASKS
 from regard.text import EOS, UNK, Encoded, Subwords
@@ -80,7 +93,7 @@ class Translator:
     sentence ends; a sentence over the limit at commas, or wherever it can be. ``align`` are the ``layer``, ``head`` and
     ``shift`` that suit the model best, and ``search`` are the options of :class:`Search` that do, where a call gives
     none. With a ``lexicon``, a sentence whose translation has a word that is neither in it nor in the source is
-    translated again, with known words alone.
+    translated again, with known words alone. ``protect`` says what is not translated, see :meth:`outputs`.
     """
 
     def __init__(
@@ -95,10 +108,11 @@ class Translator:
         align: Mapping[str, Any] | None = None,
         search: Mapping[str, Any] | None = None,
         lexicon: Lexicon | None = None,
+        protect: Protect = True,
     ) -> None:
         self.engine: Engine = TorchEngine(model) if engine is None else engine
         self.model, self.subwords, self.name, self._align = model, subwords, name, align or {}
-        self.lexicon = lexicon
+        self.lexicon, self._protection = lexicon, Protection(subwords, protect)
         self._search = dict(search or {})
         self.search = Search.of(self._search)  # checks them
         known = self.engine.max_length
@@ -128,8 +142,8 @@ class Translator:
         """The translation of a line, or of each of several.
 
         Options are those of :class:`Search` (by default the model's own: ``[translate]`` in its config.toml), and
-        ``prefix``, ``batch_tokens`` and ``progress`` of :meth:`outputs`, which also tells scores, n-best lists and
-        attention.
+        ``prefix``, ``protect``, ``batch_tokens`` and ``progress`` of :meth:`outputs`, which also tells scores, n-best
+        lists and attention.
         """
         lines = [text] if isinstance(text, str) else list(text)
         outputs = _whole(self.outputs(lines, **options), "line")
@@ -148,6 +162,7 @@ class Translator:
         attention: bool = False,
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
+        protect: Protect | None = None,
         **options: Any,
     ) -> list[Output]:
         """What became of each line; one that cannot be translated has a problem and stops nothing.
@@ -158,14 +173,40 @@ class Translator:
             attention: also return cross-attention weights.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of sentences in it.
+            protect: what is not translated, but comes back as it is: True for the usual kinds (addresses, placeholders,
+                tags, code, emoji, what the model cannot read), False for nothing, or regular expressions of one's own
+                besides the usual kinds; None is the model's own choice.
             options: those of :class:`Search`; None is the model's own choice.
         """
         search = Search.of(self._search | {name: value for name, value in options.items() if value is not None})
         prefixes = [prefix] * len(lines) if isinstance(prefix, str) else list(prefix)
         if len(prefixes) != len(lines):
             raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
-        outputs, jobs = self._plan(lines, prefixes)
-        done = self._decode(jobs, search, attention, batch_tokens, progress)
+        find = self._protection if protect is None else Protection(self.subwords, protect)
+
+        def run(lines: Sequence[str], prefixes: Sequence[str], *, first: bool, **more: Any) -> list[Output]:
+            return self._outputs(lines, prefixes, search, batch_tokens, progress if first else None, **more)
+
+        items = [
+            Protected(line, prefix=start) if what_is_odd(line) else protected(line, find, start)
+            for line, start in zip(lines, prefixes, strict=True)
+        ]
+        return translated(items, How(run, self._token_weights, attention, search.nbest, not search.sample))
+
+    def _outputs(
+        self,
+        lines: Sequence[str],
+        prefixes: Sequence[str],
+        search: Search,
+        batch_tokens: int,
+        progress: Progress | None,
+        *,
+        keep: Mapping[int, Sequence[Place]],
+        attended: Collection[int],
+    ) -> list[Output]:
+        """What became of each line, as the model reads it."""
+        outputs, jobs = self._plan(lines, prefixes, keep)
+        done = self._decode(jobs, search, frozenset(attended), batch_tokens, progress)
         for line, numbers in _by_line(jobs).items():
             joints, parts = [jobs[i].joint for i in numbers], [done[i] for i in numbers]
             outputs[line].translations = [joined(each, joints) for each in zip(*parts, strict=False)]
@@ -230,10 +271,15 @@ class Translator:
             self._check_shown(layer, head, self.engine.shown)
             look = self.look(1, shift=shift)._replace(layer=0, head=None)
         how: dict[str, Any] = look._asdict() | ({"layer": None} if layer == "mean" else {})
-        parts = [
-            word_weights(part.weights, part.source.words, part.target.words, **how) for part in translation.attention
-        ]
-        return in_blocks(parts, [part.spaced for part in translation.attention])
+        parts = [_of_words(part, how) for part in translation.attention]
+        weights = in_blocks(parts, [part.spaced for part in translation.attention])
+        return with_copies(weights, translation.copies) if translation.copies else weights
+
+    def _token_weights(self, part: Attended) -> Tensor:
+        """How much each target token looked at each source token, [T, S], by the model's own choice."""
+        look = self.look(1)._replace(layer=0, head=None) if self.engine.shown else self.look(part.weights.shape[0])
+        tokens = range(len(part.source.ids)), range(len(part.target.ids))
+        return word_weights(part.weights, *tokens, **look._asdict())
 
     def look(self, layers: int, *, layer: int | None = None, head: Head = None, shift: bool | None = None) -> Look:
         """Which weights words are aligned by, of a model with so many decoder layers: what is given, or its own."""
@@ -253,8 +299,10 @@ class Translator:
 
     # --- from lines to sentences and back ---
 
-    def _plan(self, lines: Sequence[str], prefixes: Sequence[str]) -> tuple[list[Output], list[_Job]]:
-        """The sentences to be decoded; a line that is too long is cut."""
+    def _plan(
+        self, lines: Sequence[str], prefixes: Sequence[str], keep: Mapping[int, Sequence[Place]]
+    ) -> tuple[list[Output], list[_Job]]:
+        """The sentences to be decoded; a line that is too long is cut, but not in what it is to keep."""
         outputs, jobs = [Output(problem=what_is_odd(line)) for line in lines], []
         starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
         encoded = self._sources(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
@@ -266,7 +314,7 @@ class Translator:
                 continue
             cut = [Segment(0, len(line), whole)]
             if len(whole.ids) > self.split:
-                cut = segments(line, self._sources, self.limit)
+                cut = segments(line, self._sources, self.limit, keep=keep.get(i, ()))
             longest = max(len(segment.encoded.ids) for segment in cut)
             if longest > self.limit:
                 outputs[i].problem = f"a character of {longest} subwords; the most is {self.limit}"
@@ -278,7 +326,7 @@ class Translator:
         return outputs, jobs
 
     def _decode(
-        self, jobs: list[_Job], search: Search, attention: bool, batch_tokens: int, progress: Progress | None
+        self, jobs: list[_Job], search: Search, attended: frozenset[int], batch_tokens: int, progress: Progress | None
     ) -> list[list[Translation]]:
         """The translations of each sentence, best first.
 
@@ -304,7 +352,7 @@ class Translator:
             if progress:
                 progress(len(batch))
         done = [found[i] for i in range(len(jobs))]
-        return self._attended(jobs, done, batch_tokens) if attention else done
+        return self._attended(jobs, done, attended, batch_tokens) if attended else done
 
     def _searched(
         self, jobs: list[_Job], search: Search, number: int, own: list[set[str]] | None = None
@@ -330,16 +378,21 @@ class Translator:
                 unknown[i] = _Unknown(own, good)
         return unknown
 
-    def _attended(self, jobs: list[_Job], done: list[list[Translation]], tokens: int) -> list[list[Translation]]:
-        """The same with attention, by reading what was written as the text that it is."""
-        texts = [(i, found.text) for i, row in enumerate(done) for found in row]
+    def _attended(
+        self, jobs: list[_Job], done: list[list[Translation]], lines: frozenset[int], tokens: int
+    ) -> list[list[Translation]]:
+        """The same, those of some lines with attention, by reading what was written as the text that it is."""
+        texts = [(i, found.text) for i, row in enumerate(done) if jobs[i].line in lines for found in row]
         targets = self._encode([text for _, text in texts])
         pairs = [
             _Pair(i, jobs[i].source, target, (jobs[i].text, text))
             for (i, text), target in zip(texts, targets, strict=True)
         ]
         again = iter(self._read(pairs, True, tokens, None))
-        return [[found._replace(attention=next(again).attention) for found in row] for row in done]
+        return [
+            [found._replace(attention=next(again).attention) for found in row] if job.line in lines else row
+            for job, row in zip(jobs, done, strict=True)
+        ]
 
     def _read(
         self, pairs: list[_Pair], attention: bool, batch_tokens: int, progress: Progress | None
@@ -408,9 +461,10 @@ def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool)
 def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a translator takes from config.toml."""
     search = dict(settings.get("translate", {}))
-    split = search.pop("split", None)
+    split, protect = search.pop("split", None), search.pop("protect", True)
     try:
         Search.of(search)
+        patterns(protect)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path / 'config.toml'}: [translate]: {error}") from error
     return {
@@ -419,6 +473,7 @@ def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         "split": split,
         "align": settings.get("align"),
         "search": search,
+        "protect": protect,
         "lexicon": Lexicon.load(path / LEXICON) if (path / LEXICON).exists() else None,
     }
 
@@ -467,6 +522,13 @@ def _number(given: int | str, what: str = "head") -> int | None:
     if isinstance(given, str) and given != "mean":
         raise ValueError(f"{what}: expected a number from 0, or mean, got {given!r}")
     return None if isinstance(given, str) else given
+
+
+def _of_words(part: Attended, how: Mapping[str, Any]) -> Tensor:
+    """How much each word of a part of a translation looked at each word of its source; what no model read at none."""
+    if not part.source.ids or not part.target.ids:
+        return widened(torch.zeros(0, 0), part)
+    return widened(word_weights(part.weights, part.source.words, part.target.words, **how), part)
 
 
 def _whole(outputs: list[Output], kind: str) -> list[Output]:

@@ -54,6 +54,11 @@ def translate(
     any_word: Annotated[
         bool, typer.Option("--any-word", help="Not only the words that the model's lexicon knows, if it has one.")
     ] = False,
+    protect: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGEX", help="What matches comes back as it is, as URLs, tags, emoji, … do; repeatable."),
+    ] = None,
+    no_protect: Annotated[bool, typer.Option("--no-protect", help="Translate these too.")] = False,
     prefix: Annotated[str, typer.Option(help="Every translation starts with this text.")] = "",
     score: Annotated[Path | None, typer.Option(help="Translate nothing: print log p of this file's lines.")] = None,
     alignment: Annotated[bool, typer.Option("--alignment", help="Add ||| and word links: 0-0 1-2 …")] = False,
@@ -78,6 +83,8 @@ def translate(
     regard translate -m model/ --nbest 3 "A dog runs."
     regard translate -m model/ --sample --top-p 0.9 --seed 1 "A dog runs."
     regard translate -m model/ --prefix "Un chien" "A dog runs."
+    regard translate "Hello {name}, see https://example.com/a?b=c 😀"
+    regard translate --protect "ISO \\d+" "The standard ISO 9001 is new."
     regard translate -m model/ --show "A dog runs."
     regard translate -m model/ --plot dog.svg "A dog runs."
     regard translate -m model/ --html dog.html "A dog runs."
@@ -86,6 +93,8 @@ def translate(
     Without --model, the bundled English-French one translates. --beam and --length-penalty are by default what the
     model's folder says. A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an
     empty line; a line over the model's limit is cut after sentence ends, at commas, or wherever it can be.
+
+    Addresses, placeholders, tags, code, emoji and characters that the model cannot read come back as they are.
     """
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and drawing != {"temperature": 1.0, "top_k": None, "top_p": 1.0, "seed": None}:
@@ -97,6 +106,7 @@ def translate(
         "min_length": min_length,
         "max_length": max_length,
         "known_words": False if any_word else None,
+        "protect": False if no_protect else protect or None,
         "prefix": prefix,
         **({"sample": True, **drawing} if sample else {}),
     }
@@ -106,7 +116,9 @@ def translate(
             "--score translates nothing: leave out --nbest, --sample, --prefix, --alignment, --show, --plot and --html"
         )
     if score is not None and (
-        idle := said(context, "beam", "length_penalty", "min_length", "max_length", "any_word", "window")
+        idle := said(
+            context, "beam", "length_penalty", "min_length", "max_length", "any_word", "protect", "no_protect", "window"
+        )
     ):
         raise ValueError(f"--score translates nothing: leave out {idle}")
     if sample and (idle := said(context, "beam", "length_penalty")):
@@ -115,6 +127,12 @@ def translate(
         raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
     if html is not None and layer == "mean":
         raise ValueError("--html shows one layer at a time: leave --layer out, or give its number")
+    if protect and no_protect:
+        raise ValueError("--protect and --no-protect contradict each other: give one of them")
+    if protect:
+        from regard.spans import patterns
+
+        patterns(protect)  # says which is none, before anything is read
     lines = lines_given(text, input)
     can_draw(plot)
     if html is not None and engine != "torch":

@@ -113,6 +113,7 @@ def translation(
     if not target.strip():
         return False
     answers = record(translator, text, target, own=True)
+    answers.copies = best.copies if len(best.attention) == 1 else ()
     about = {"model": translator.name, "note": note}
     write(answers, path, title=text, view="align", kind="cross", layer=layer, head=head, about=about)
     return True

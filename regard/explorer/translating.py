@@ -69,6 +69,7 @@ class Translates:
             target = output.text if request.target is None else request.target
             kept = view.record(self.translator, request.text, target, own=request.target is None)
             kept.model, kept.note = name, output.note
+            kept.copies = () if request.target is not None else output.translations[0].copies
             return Recorded(kept.described(), kept)
         except Invalid as problem:  # the others of the batch have their answers
             return problem

@@ -15,6 +15,7 @@ from regard.explorer.labels import Labels
 from regard.explorer.schema import Empty, Invalid
 from regard.explorer.sides import alignment, source_side, target_side
 from regard.models import RNNSeq2Seq
+from regard.output import with_copies
 from regard.text import Encoded
 from regard.trace import Trace
 from regard.trace import record as recording
@@ -60,7 +61,8 @@ class Recording(Answers):
     """A pair of texts and the trace of reading it; each method is an answer of the service.
 
     Source columns are its subwords and </s>; target rows <s> and its subwords, each row predicting the next. ``model``
-    is the name that the model is served by, ``note`` what was done to the text.
+    is the name that the model is served by, ``note`` what was done to the text, ``copies`` are words that were not
+    translated (:class:`regard.output.Translation`).
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Recording(Answers):
     ) -> None:
         super().__init__(trace, name=source[0])
         self.model, self.note = translator.name, ""
+        self.copies: Sequence[tuple[int, int]] = ()
         self._translator, self._source, self._target = translator, source, target
         sides = source_side(source[0], [(0, *source)]), target_side(target[0], [(0, *target)])
         self._sides = dict(zip(("source", "target"), sides, strict=True))
@@ -102,6 +105,7 @@ class Recording(Answers):
             weights = self.trace.weights(look.layer, None, kind="cross", call=None)[None]
             words = self._source[1].words, self._target[1].words
             matrix = word_weights(weights, *words, layer=0, head=look.head, shift=look.shift)
+            matrix = with_copies(matrix, self.copies)
         right = _gold(gold, [max(side, default=-1) + 1 for side in words])
         return alignment(matrix, look, None if right is None else quality([links(matrix)], [right]).aer)
 
