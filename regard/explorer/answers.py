@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -159,7 +160,7 @@ class Answers:
             "layer": layer,
             "head": head if head_of(head) is None else int(head),
             "measure": measure,
-            "entropy": -torch.xlogy(weights, weights).sum().item() + 0.0,
+            "entropy": number(-torch.xlogy(weights, weights).sum().item() + 0.0),
         }
 
     def _measured(self, measure: str, kind: str, layer: int, head: str, query: int) -> Tensor:
@@ -227,6 +228,7 @@ class Answers:
                 other = counterfactual(score, len(found.q)).to(device)
                 found = self.trace.steps(layer, int(head), query, score=other, **where)
         out = {name: numbers(x) if isinstance(x, Tensor) else x for name, x in vars(found).items()}
+        out["difference"] = None if found.difference is None else number(found.difference)
         inputs = found.key_inputs
         if key is not None and inputs is not None and key >= len(inputs):
             raise Invalid(f"key: there are {len(inputs)}, from 0; got {key}")
@@ -284,14 +286,23 @@ def _span(name: str, text: str | None, count: int) -> tuple[int, int]:
 
 
 def numbers(x: Tensor) -> Any:
-    """Nested lists, null for what JSON has no number for: −inf, the score of what is masked."""
-    return x.tolist() if bool(x.isfinite().all()) else _finite(x.tolist())
+    """Nested lists; what JSON has no number for as in :func:`number`."""
+    return x.tolist() if bool(x.isfinite().all()) else _each(x.tolist())
 
 
-def _finite(x: Any) -> Any:
-    if isinstance(x, list):
-        return [_finite(each) for each in x]
-    return x if -float("inf") < x < float("inf") else None
+def _each(x: Any) -> Any:
+    return [_each(each) for each in x] if isinstance(x, list) else number(x)
+
+
+def number(x: float) -> float | str | None:
+    """JSON has no NaN: it is "NaN", and ∞ "Infinity"; −∞, the score of what is masked, is null.
+
+    >>> [number(x) for x in (0.5, float("nan"), float("inf"), -float("inf"))]
+    [0.5, 'NaN', 'Infinity', None]
+    """
+    if math.isfinite(x):
+        return x
+    return "NaN" if math.isnan(x) else "Infinity" if x > 0 else None
 
 
 def _scale(similarity: Tensor, scaled: Tensor, dim: int) -> float | None:

@@ -15,11 +15,13 @@ TASKS = ("translation", "summarization", "qa")
 _TEXT: Schema = {"type": "string"}
 _INTEGER: Schema = {"type": "integer"}
 _NUMBER: Schema = {"type": "number"}
-_MAYBE: Schema = {"type": ["number", "null"]}
+# computed of what a model looked at, which may be broken: what JSON has no number for is a text
+_REAL: Schema = {"type": ["number", "string"], "pattern": "^(NaN|Infinity)$", "description": "or a number"}
+_MAYBE: Schema = {**_REAL, "type": ["number", "string", "null"]}
 _PLACE: Schema = {"type": ["integer", "null"]}
-_VECTOR: Schema = {"type": "array", "items": _NUMBER}
+_VECTOR: Schema = {"type": "array", "items": _REAL}
 _MATRIX: Schema = {"type": "array", "items": _VECTOR}
-_MAYBE_VECTOR: Schema = {"type": ["array", "null"], "items": _NUMBER}
+_MAYBE_VECTOR: Schema = {"type": ["array", "null"], "items": _REAL}
 _SIDE: Schema = {"type": "string", "enum": ["source", "target"]}
 KIND: Schema = {"type": "string", "enum": list(KINDS)}
 MEASURE: Schema = {"type": "string", "enum": [*MEASURES, *MORE_MEASURES]}
@@ -182,7 +184,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             layer=_INTEGER,
             head={"type": ["integer", "string"]},
             measure=MEASURE,
-            entropy={"type": "number", "description": "of the weights, in nats"},
+            entropy={**_REAL, "description": "of the weights, in nats"},
         ),
         "Tokens": _object(
             tokens=_many(_TEXT), **{"from": _INTEGER}, count={"type": "integer", "description": "of all there are"}
@@ -202,16 +204,16 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         ),
         "Effects": _object(
             kind=KIND,
-            base={"type": "number", "description": "log p of the target"},
+            base={**_REAL, "description": "log p of the target"},
             change={**_MATRIX, "description": "how it changes without each head, a row per layer asked for"},
         ),
         "Knockout": _object(
             heads=_many(_object(kind=KIND, layer=LAYER, head={"type": "integer", "minimum": 0, "maximum": 9999}))
         ),
         "Without": _object(
-            base={"type": "number", "description": "log p of the target"},
-            log_prob={"type": "number", "description": "log p without these heads"},
-            change=_NUMBER,
+            base={**_REAL, "description": "log p of the target"},
+            log_prob={**_REAL, "description": "log p without these heads"},
+            change=_REAL,
             tokens={**_VECTOR, "description": "the change of each token that is predicted, </s> being the last"},
         ),
         "Steps": _steps(),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.align import Alignment, links, parse, quality, word_weights
-from regard.explorer.answers import SIDES, Answers, asked, head_of, numbers
+from regard.explorer.answers import SIDES, Answers, asked, head_of, number, numbers
 from regard.explorer.labels import Labels
 from regard.explorer.schema import Empty, Invalid
 from regard.explorer.sides import alignment, source_side, target_side
@@ -120,7 +120,7 @@ class Recording(Answers):
                 [self._log_probs({(kind, one): [head]}).sum() - base for head in range(heads)]
                 for one in (range(self.trace.kinds[kind]) if layer is None else [layer])
             ]
-        return {"kind": kind, "base": base.item(), "change": numbers(torch.tensor(alone))}
+        return {"kind": kind, "base": number(base.item()), "change": numbers(torch.tensor(alone))}
 
     def knockout(self, *, heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The target's log-probability without these heads, and how that of each token changes.
@@ -134,9 +134,9 @@ class Recording(Answers):
             base, without = self._log_probs({}), self._log_probs(out)
         change = without - base
         return {
-            "base": base.sum().item(),
-            "log_prob": without.sum().item(),
-            "change": change.sum().item(),
+            "base": number(base.sum().item()),
+            "log_prob": number(without.sum().item()),
+            "change": number(change.sum().item()),
             "tokens": numbers(change),
         }
 

@@ -185,6 +185,7 @@ describe("the strongest", () => {
 
   it("are all of them for 0, except those that are nothing", () => {
     expect(strongest([0, 0.5, 0.5], 0).parts).toHaveLength(2);
+    expect(strongest([NaN, 0.5, 0], 1).parts).toEqual([{ index: 0, value: NaN }]); // it is to be seen
     expect(strongest([], 5)).toEqual({ parts: [], rest: 0, others: 0, hidden: 0, sinks: 0 });
   });
 });

@@ -297,6 +297,8 @@ describe("colours of weights", () => {
   it("are the page's sequential ones", () => {
     for (const dark of [false, true]) {
       const bytes = ramp(dark);
+      expect(bytes).toHaveLength(4 * (STEPS + 1));
+      expect(stepOf(NaN, mapping("log", 1))).toBe(STEPS);
       for (const step of [0, 100, STEPS - 1]) {
         expect(`rgb(${[...bytes.subarray(4 * step, 4 * step + 3)].join(", ")})`).toBe(sequential(1, dark)(step / (STEPS - 1)));
       }

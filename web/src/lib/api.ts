@@ -1,5 +1,6 @@
 // The service as a source, over HTTP.
 
+import { real } from "./numbers";
 import { VIEWS } from "./selection";
 import { alignParameters, areaParameters, isSmall, Kept, type Source, SourceError } from "./source";
 import type { Named, Row, Tile } from "./types";
@@ -29,6 +30,8 @@ async function answer(path: string, options: RequestInit): Promise<Response> {
 async function get<T>(path: string, signal: AbortSignal): Promise<T> {
   return (await (await answer(path, { signal })).json()) as T;
 }
+
+const numbers = async <T>(path: string, signal: AbortSignal): Promise<T> => real(await get<T>(path, signal));
 
 async function post<T>(path: string, body: object, signal: AbortSignal): Promise<T> {
   const headers = { "Content-Type": "application/json" };
@@ -71,17 +74,17 @@ export function httpSource(): Source {
     described: (id, signal) => get(`api/trace/${encodeURIComponent(id)}`, signal),
     row: (id, place, measure, signal) => {
       const path = at(id, "row", { ...place, measure });
-      return rows.get(path, () => get(path, signal));
+      return rows.get(path, () => numbers(path, signal));
     },
     tile: (id, matrix, area, signal) => {
       const path = at(id, "tile", { ...matrix, ...areaParameters(area) });
       return isSmall(area) ? tiles.get(path, () => getTile(path, signal)) : getTile(path, signal);
     },
-    steps: (id, place, key, score, signal) => get(at(id, "steps", { ...place, key, score }), signal),
-    align: (id, choice, signal) => get(at(id, "align", alignParameters(choice)), signal),
-    heads: (id, kind, signal) => get(at(id, "heads", { kind }), signal),
-    effects: (id, kind, layer, signal) => get(at(id, "effects", { kind, layer }), signal),
-    knockout: (id, heads, signal) => post(`api/trace/${encodeURIComponent(id)}/knockout`, { heads }, signal),
+    steps: (id, place, key, score, signal) => numbers(at(id, "steps", { ...place, key, score }), signal),
+    align: (id, choice, signal) => numbers(at(id, "align", alignParameters(choice)), signal),
+    heads: (id, kind, signal) => numbers(at(id, "heads", { kind }), signal),
+    effects: (id, kind, layer, signal) => numbers(at(id, "effects", { kind, layer }), signal),
+    knockout: async (id, heads, signal) => real(await post(`api/trace/${encodeURIComponent(id)}/knockout`, { heads }, signal)),
     tokens: (id, kind, side, from, to, signal) => get(at(id, "tokens", { kind, side, from, to }), signal),
     search: (id, kind, side, text, signal) => get(at(id, "search", { kind, side, text }), signal),
   };

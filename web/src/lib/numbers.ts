@@ -12,6 +12,7 @@ export function fixed(value: number | null | undefined, digits = 3): string {
 
 /** As short as a label is: of what is too small for its digits, that it is; <0.01 */
 export function brief(value: number, digits = 2): string {
+  if (!Number.isFinite(value)) return fixed(value);
   const least = 10 ** -digits;
   return value > 0 && value < least / 2 ? `<${least.toFixed(digits)}` : signed(value.toFixed(digits));
 }
@@ -42,3 +43,19 @@ export function short(count: number): string {
 
 /** 1 arc, 2 arcs */
 export const plural = (count: number, noun: string) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
+const WORDS: Record<string, number> = { NaN: NaN, Infinity: Infinity };
+
+/** An answer that has numbers and no texts of people: where JSON has no number, a word stands for it. */
+export function real<T>(value: T): T {
+  if (typeof value === "string") return (WORDS[value] ?? value) as T;
+  if (Array.isArray(value)) return (value.some((one) => typeof one !== "number") ? value.map(real) : value) as T;
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, real(one)])) as T;
+}
+
+/** NaN stands before all others: it is what is to be seen. */
+export const rank = (value: number) => (Number.isNaN(value) ? Infinity : value);
+
+/** The larger first. */
+export const order = (a: number, b: number) => Number(rank(b) > rank(a)) - Number(rank(b) < rank(a));

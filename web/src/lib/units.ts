@@ -1,5 +1,6 @@
 // Units are what is shown and clicked: tokens as the model has them, or whole words. Rows of weights follow.
 
+import { order, rank } from "./numbers";
 import type { Side, Span, Token } from "./types";
 import type { Sink } from "./selection";
 
@@ -109,8 +110,8 @@ export function strongest(values: readonly number[], top: number, hidden: (index
   const open: Part[] = [];
   const sunk: Part[] = [];
   values.forEach((value, index) => (hidden(index) ? sunk : open).push({ index, value }));
-  open.sort((a, b) => b.value - a.value || a.index - b.index);
-  const positive = open.filter((part) => part.value > 0);
+  open.sort((a, b) => order(a.value, b.value) || a.index - b.index);
+  const positive = open.filter((part) => rank(part.value) > 0);
   const parts = top > 0 ? positive.slice(0, top) : positive;
   const rest = total(open.slice(parts.length));
   return { parts, rest, others: open.length - parts.length, hidden: total(sunk), sinks: sunk.length };

@@ -1,5 +1,6 @@
 // A notebook's kernel as a source: {id, method, params} goes out, {id, ok} or {id, error, status} comes back.
 
+import { real } from "./numbers";
 import { VIEWS } from "./selection";
 import { type Abilities, alignParameters, areaParameters, isSmall, Kept, type Source, SourceError } from "./source";
 import type { Named, Row, Tile } from "./types";
@@ -83,6 +84,7 @@ export function widgetSource(model: WidgetModel, messages = new Messages(model))
   const rows = new Kept<Row>(512);
   const tiles = new Kept<Tile>(512);
   const ask = async <T>(method: string, params: object, signal: AbortSignal) => (await messages.ask(method, params, signal)).ok as T;
+  const numbers = async <T>(method: string, params: object, signal: AbortSignal): Promise<T> => real(await ask<T>(method, params, signal));
   const tile = async (params: object, signal: AbortSignal): Promise<Tile> => {
     const { ok, buffers } = await messages.ask("tile", params, signal);
     const { shape, exact } = ok as { shape: [number, number]; exact: "exact" | "sampled" };
@@ -99,17 +101,17 @@ export function widgetSource(model: WidgetModel, messages = new Messages(model))
     described: (trace, signal) => ask("described", { trace }, signal),
     row: (trace, place, measure, signal) => {
       const params = { trace, ...place, measure };
-      return rows.get(JSON.stringify(params), () => ask("row", params, signal));
+      return rows.get(JSON.stringify(params), () => numbers("row", params, signal));
     },
     tile: (trace, matrix, area, signal) => {
       const params = { trace, ...matrix, ...areaParameters(area) };
       return isSmall(area) ? tiles.get(JSON.stringify(params), () => tile(params, signal)) : tile(params, signal);
     },
-    steps: (trace, place, key, score, signal) => ask("steps", { trace, ...place, key, score }, signal),
-    align: (trace, choice, signal) => ask("align", { trace, ...alignParameters(choice) }, signal),
-    heads: (trace, kind, signal) => ask("heads", { trace, kind }, signal),
-    effects: (trace, kind, layer, signal) => ask("effects", { trace, kind, layer }, signal),
-    knockout: (trace, heads, signal) => ask("knockout", { trace, heads }, signal),
+    steps: (trace, place, key, score, signal) => numbers("steps", { trace, ...place, key, score }, signal),
+    align: (trace, choice, signal) => numbers("align", { trace, ...alignParameters(choice) }, signal),
+    heads: (trace, kind, signal) => numbers("heads", { trace, kind }, signal),
+    effects: (trace, kind, layer, signal) => numbers("effects", { trace, kind, layer }, signal),
+    knockout: (trace, heads, signal) => numbers("knockout", { trace, heads }, signal),
     tokens: (trace, kind, side, from, to, signal) => ask("tokens", { trace, kind, side, from, to }, signal),
     search: (trace, kind, side, text, signal) => ask("search", { trace, kind, side, text }, signal),
   };

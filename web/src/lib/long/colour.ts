@@ -15,6 +15,8 @@ export interface Mapping {
 }
 
 export const STEPS = 256;
+/** What is drawn for NaN, which is no weight, behind the others in the ramp. */
+const NO_NUMBER = [214, 0, 110, 255];
 /** How many powers of ten the logarithmic scale has. */
 export const DECADES = 6;
 
@@ -40,12 +42,13 @@ export function share(value: number, { scale, low, by }: Mapping): number {
 }
 
 /** Which of the ramp's colours a value has. */
-export const stepOf = (value: number, map: Mapping) => Math.floor(share(value, map) * (STEPS - 1) + 0.5);
+export const stepOf = (value: number, map: Mapping) => (Number.isNaN(value) ? STEPS : Math.floor(share(value, map) * (STEPS - 1) + 0.5));
 
-/** The page's sequential colours, as RGBA bytes. */
+/** The page's sequential colours, as RGBA bytes, and that of NaN. */
 export function ramp(dark: boolean): Uint8Array<ArrayBuffer> {
   const colour = sequential(1, dark);
-  const out = new Uint8Array(4 * STEPS);
+  const out = new Uint8Array(4 * (STEPS + 1));
+  out.set(NO_NUMBER, 4 * STEPS);
   for (let at = 0; at < STEPS; at += 1) {
     const rgb = (colour(at / (STEPS - 1)).match(/\d+/g) ?? []).map(Number);
     out.set([rgb[0] ?? 0, rgb[1] ?? 0, rgb[2] ?? 0, 255], 4 * at);

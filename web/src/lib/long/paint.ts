@@ -45,7 +45,7 @@ out vec4 colour;
 vec3 shade(ivec2 at) {
   float v = texelFetch(cells, at, 0).r * scale.w;
   float share = v > 0.0 ? clamp(scale.x > 0.5 ? (log2(v) - scale.y) * scale.z : v * scale.z, 0.0, 1.0) : 0.0;
-  return texelFetch(ramp, ivec2(int(share * 255.0 + 0.5), 0), 0).rgb;
+  return texelFetch(ramp, ivec2(isnan(v) ? 256 : int(share * 255.0 + 0.5), 0), 0).rgb;
 }
 
 void main() {
@@ -133,7 +133,7 @@ class GLPainter implements Painter {
     this.#shown = ramp;
     gl.activeTexture(gl.TEXTURE1);
     gl.bindTexture(gl.TEXTURE_2D, this.#ramp);
-    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, STEPS, 1, 0, gl.RGBA, gl.UNSIGNED_BYTE, ramp);
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, STEPS + 1, 1, 0, gl.RGBA, gl.UNSIGNED_BYTE, ramp);
     gl.activeTexture(gl.TEXTURE0);
   }
 

@@ -1,5 +1,6 @@
 // What is drawn: tiles, or parts of coarser ones in their place, at their pixels.
 
+import { order, rank } from "../numbers";
 import { cellOf, nameOf, tokensOf, TILE, type Size } from "./grid";
 import { standIn, type Tile } from "./tiles";
 import { levelOf, span, visible, type Viewport } from "./viewport";
@@ -119,14 +120,14 @@ export function summary(view: Viewport, size: Size, get: (name: string) => Tile 
   cut(top, most);
   return {
     cells: top.map(({ tile, row, column }) => cellIn(tile, row, column, size)),
-    largest: top[0]?.value ?? 0,
+    largest: top.find(({ value }) => !Number.isNaN(value))?.value ?? 0,
     exact: all ? exact / all : 0,
     known: all ? known / all : 0,
   };
 }
 
 function cut(top: { value: number }[], most: number): number {
-  top.sort((a, b) => b.value - a.value);
+  top.sort((a, b) => order(a.value, b.value));
   top.length = Math.min(top.length, most);
-  return top.length < most ? 0 : top[most - 1]!.value;
+  return top.length < most ? 0 : rank(top[most - 1]!.value);
 }
