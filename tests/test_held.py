@@ -2,17 +2,21 @@
 
 import json
 import random
+from dataclasses import replace
 
 import asked
 import numpy as np
 import pytest
+import torch
 import toy
 
 from regard.data import Files, Pairs, read
 from regard.data.held import chosen, default, hold_out, key
 from regard.store import read_toml
-from regard.tasks._settings import Data
+from regard.tasks._settings import Data, Settings
 from regard.tasks.qa import Data as Questions
+from regard.tasks.translation import train
+from regard.train import Silent
 
 
 def spoiled(draw, text):
@@ -112,6 +116,28 @@ def test_questions_of_a_context_stay_together(tmp_path):
     assert len(Questions(questions=path, held_out=0).load()[0]) == 300
     alone = asked.write(tmp_path / "alone.jsonl", [{**e, "context": entries[0]["context"]} for e in entries])
     assert [len(Questions(questions=alone).load(valid)[0]) for valid in (False, True)] == [300, 0]
+
+
+class Killed(Silent):
+    def say(self, message):
+        if message.startswith("update 4:"):
+            raise KeyboardInterrupt
+
+
+def test_resumed_with_what_was_held_out_it_gives_the_same_weights(tmp_path):
+    (tmp_path / "train.tsv").write_text("".join(f"{s}\t{t}\n" for s, t, _ in toy.pairs(400, 2)))
+    settings = Settings(
+        data=Data(source=str(tmp_path / "train.tsv"), held_out=12),
+        subwords={"vocab_size": 330},
+        model={"dim": 16, "ffn_dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
+        training={"updates": 6, "tokens": 300, "valid_every": 2, "bleu": False, "rdrop": 0.0, "device": "cpu"},
+    )
+    whole = train(settings, tmp_path / "whole", report=Silent())
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "killed", report=Killed())
+    again = train(replace(settings, data=replace(settings.data)), tmp_path / "killed", report=Silent())
+    assert again.scores == whole.scores and again.made == whole.made
+    assert all(torch.equal(a, b) for a, b in zip(whole.weights.values(), again.weights.values(), strict=True))
 
 
 def test_a_run_without_validation_data_is_validated(run, files):

@@ -121,6 +121,13 @@ def test_from_an_encoder_of_before_with_its_vectors_frozen(tmp_path, folder):
     assert regard.load(path, device="cpu").model.config.joint
 
 
+def test_the_preset_s_length_holds_for_an_encoder_of_before(folder):
+    model = {"pretrained": str(folder[0])}
+    for preset, updates, tokens in ((None, 1000, 10_000), ("laptop", 1300, 4000)):
+        s = WORK.fitted(Settings(data=Settings.data_table(), model=model, preset=preset), 9000, False, None).training
+        assert (s.updates, s.tokens, s.lr, s.warmup) == (updates, tokens, 1e-4, updates // 10)
+
+
 # --- answers ---
 
 

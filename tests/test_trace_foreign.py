@@ -140,6 +140,73 @@ def test_transformer_of_torch():
     assert str(trace.recorded[2].problems[0].mask) == "Causal()"  # O(n), however it was given
 
 
+class OwnAttention(nn.Module):
+    """Written out, as in many a file; ``how`` says by what."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.soften = how, nn.Softmax(-1)
+
+    def forward(self, x):
+        if self.how == "function":
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+        return self.soften(x @ x.mT) @ x if self.how == "module" else torch.softmax(x @ x.mT, -1) @ x
+
+
+class Written(OwnAttention):
+    """Its base has what it does."""
+
+
+@pytest.mark.parametrize("how", ["softmax", "module", "function"])
+def test_attention_that_is_not_seen_is_named(how):
+    first = "calls scaled_dot_product_attention itself"  # the class does both
+    model = nn.Sequential(nn.Linear(4, 4), OwnAttention(how), nn.Sequential(Written(how), nn.Softmax(-1)))
+    with regard.record(model) as trace:
+        model(torch.randn(1, 3, 4))
+    assert trace.unseen == {"1": first, "2.0": first}
+    for text in (repr(trace), refused(lambda: trace.weights(0)), refused(lambda: trace.to_html("never.html"))):
+        assert f"not seen: 1 × OwnAttention (1), which {first}; 1 × Written (2.0), which {first}" in text
+    assert "of nothing" in repr(trace) and "output_attentions" not in repr(trace)
+
+
+def refused(call):
+    with pytest.raises(ValueError, match="not seen") as error:
+        call()
+    return str(error.value)
+
+
+def test_what_is_seen_is_not_named():
+    """Nor what stands around it, or helps it."""
+
+    class AttentionNorm(nn.LayerNorm):
+        pass
+
+    class SelfAttentionBlock(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.attn = AttentionNorm(16), multihead(batch_first=True).float()
+
+        def forward(self, x):
+            x = self.norm(x)
+            return torch.softmax(self.attn(x, x, x)[0], -1)
+
+    model, x = nn.Sequential(SelfAttentionBlock(), OwnAttention("softmax")), torch.randn(2, 5, 16)
+    with regard.record(model) as trace:
+        model(x)
+    assert list(trace.unseen) == ["1"] and "1 layers × 4 heads" in repr(trace) and "OwnAttention (1)" in repr(trace)
+    with regard.record(model[0]) as trace:
+        model[0](x)
+    assert not trace.unseen and "\n" not in repr(trace)
+
+
+def test_a_model_without_attention_has_none():
+    model = nn.Sequential(nn.Linear(4, 4))
+    with regard.record(model) as trace:
+        model(torch.randn(3, 4))
+    with pytest.raises(ValueError, match=r"nothing that looks like attention ran; regard\.attend, .* are seen"):
+        trace.weights(0)
+
+
 # --- Hugging Face ---
 
 transformers = pytest.importorskip("transformers")
@@ -287,6 +354,41 @@ def test_marian_has_three_kinds():
             for item in range(2):
                 close(trace.weights(layer, item=item, kind=kind), weights[layer][item], ROUNDED)
     assert trace.steps(1, 2, 3, kind="cross").key_inputs.shape == (6, 16)
+
+
+def deberta():
+    return tiny("DebertaV2", relative_attention=True, position_buckets=4, pos_att_type=["p2c", "c2p"])
+
+
+def bloom():
+    return transformers.BloomModel(transformers.BloomConfig(vocab_size=60, hidden_size=16, n_layer=2, n_head=4)).eval()
+
+
+def swin():
+    sizes = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "window_size": 4}
+    return transformers.Swinv2Model(transformers.Swinv2Config(**sizes, depths=[1, 1], num_heads=[2, 2])).eval()
+
+
+ELSEWHERE = {
+    "deberta": (deberta, "DisentangledSelfAttention", "encoder.layer.1.attention.self"),
+    "bloom": (bloom, "BloomAttention", "h.1.self_attention"),
+    "swin": (swin, "Swinv2SelfAttention", "encoder.layers.1.blocks.0.attention.self"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_families_that_compute_their_own_attention_are_told(name):
+    make, kind, path = ELSEWHERE[name]
+    model = make()
+    given = (
+        {"pixel_values": torch.randn(1, 3, 16, 16)} if name == "swin" else {"input_ids": torch.randint(3, 60, (1, 5))}
+    )
+    with torch.no_grad(), regard.record(model) as trace:
+        model(**given)
+    assert len(trace.unseen) == 2 and trace.unseen[path] == "has matrix products and a softmax of its own"
+    for text in (repr(trace), refused(lambda: trace.weights(0))):
+        assert f"2 × {kind} (" in text and path in text and "output_attentions=True may return its weights" in text
 
 
 def test_an_implementation_without_masks_is_refused():

@@ -7,6 +7,7 @@ are not enough, what shares a sentence with a chosen one is in neither part.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -50,7 +51,7 @@ class Portion:
         return self.whole.paths
 
     def rows(self) -> Iterator[Row]:
-        chosen = iter(self.chosen.tolist())
+        chosen = iter(self.chosen.data)
         for row in self.whole.rows():
             if isinstance(row, Bad):
                 if self.bad:
@@ -61,7 +62,7 @@ class Portion:
 
 def hold_out(readers: Sequence[Reader], count: int | None = None) -> Split:
     """So many pairs, or by default one in 20 up to 1,000, to validate on; the others to train on."""
-    keys = [np.array([[key(text) for text in pair] for pair in _good(r)], np.uint64).reshape(-1, 2) for r in readers]
+    keys = [_keys(reader) for reader in readers]
     pairs = np.concatenate(keys) if keys else np.zeros((0, 2), np.uint64)
     if count is not None and count >= max(1, len(pairs)):
         raise ValueError(f"held_out: expected fewer than the {len(pairs):,} pairs there are, got {count:,}")
@@ -123,8 +124,13 @@ def whole_groups(groups: Sequence[str], count: int) -> Integers:
     return np.asarray(taken[own])
 
 
-def _good(reader: Reader) -> Iterator[tuple[str, str]]:
-    return (row for row in reader.rows() if not isinstance(row, Bad))
+def _keys(reader: Reader) -> Integers:
+    """Of the sentences of its good rows, [N, 2]."""
+    flat = array("Q")
+    for row in reader.rows():
+        if not isinstance(row, Bad):
+            flat.extend(map(key, row))
+    return np.array(flat, np.uint64).reshape(-1, 2)
 
 
 def _portion(whole: Reader, chosen: Integers, rest: str, weight: float) -> Portion:

@@ -92,7 +92,7 @@ def refuse_long(trace: Trace) -> None:
                 "save the trace with trace.save(FILE), and look at it with `regard explore --trace FILE`"
             )
     if not trace.kinds:
-        raise ValueError("the trace is empty: was the model called inside the with block?")
+        raise ValueError(f"the trace is empty: {trace.why_empty()}")
 
 
 # --- matrices ---

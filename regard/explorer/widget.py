@@ -49,7 +49,7 @@ def show(
         raise TypeError(f"expected a trace, as regard.record gives it, got {type(trace).__name__}")
     answers = trace if isinstance(trace, Answers) else Answers(trace, name=name, item=item)
     if not answers.trace.kinds:
-        raise ValueError("the trace is empty: was the model called inside the with block?")
+        raise ValueError(f"the trace is empty: {answers.trace.why_empty()}")
     return Explorer(Desk(answers), opening(answers.trace, **chosen).address)
 
 

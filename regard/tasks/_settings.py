@@ -239,6 +239,11 @@ class Settings(Table):
         fit, own = self.sized(pairs), self.laptop(pairs) if self.preset == "laptop" else {}
         return {name: {**fit.get(name, {}), **own.get(name, {})} for name in {**fit, **own}}
 
+    def short_run(self, pairs: int) -> dict[str, Any]:
+        """How long the preset trains, if there is one: that holds for an encoder that was trained before too."""
+        table = {} if self.preset is None else self.defaults(pairs)["training"]
+        return {key: table[key] for key in ("updates", "warmup", "tokens") if key in table}
+
 
 def brief(updates: int) -> dict[str, Any]:
     """A training whose learning rate has fallen when it ends: it is not to be gone on with."""

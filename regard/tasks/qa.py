@@ -350,7 +350,7 @@ questions of one kind. {always}It carries over whatever bias its data have.""",
             encoder, _ = pretrained(name)
             model = encoder_table(encoder) | {"joint": True, "attention_dropout": 0.0}  # fused attention has none
             model |= settings.model
-            training = {**fine_tuning(pairs), **settings.training}
+            training = {**fine_tuning(pairs), **settings.short_run(pairs), **settings.training}
             settings = replace(settings, model=model, training=training)
         return Fitted.of(settings, pairs, on_gpu, kept)
 

@@ -298,7 +298,7 @@ carries over whatever bias its data have.""",
             if isinstance(subwords, WordPiece) and cutting["dropout"]:
                 raise ValueError(f"subwords.dropout: {name} has WordPiece, for which there is none; expected 0")
             model = {**taken_over(encoder), **settings.model}
-            training = fine_tuning(pairs, settings.training)
+            training = fine_tuning(pairs, {**settings.short_run(pairs), **settings.training})
             settings = replace(settings, subwords=cutting, model=model, training=training)
         return Fitted.of(settings, pairs, on_gpu, kept)
 

@@ -151,6 +151,8 @@ class _Recorder:
             return
         if not self.stack and module is self.model and self.trace is not None:
             self.trace.run = args, kwargs
+        if self.trace is not None:
+            self.trace.ran[self.names[module]] = type(module)
         self.stack.append(_Frame(self.names[module], module, args, kwargs))
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:

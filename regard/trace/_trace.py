@@ -19,6 +19,7 @@ from regard.places import Positions
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
 from regard.trace._tiles import pooled
+from regard.trace._unseen import SEEN, told, unseen
 from regard.trace._walk import mapped
 
 KINDS = ("self", "decoder", "cross")
@@ -43,6 +44,7 @@ class Trace:
         self.recorded: list[Call] = []
         self.model: Any = None
         self.run: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # how the model was called last
+        self.ran: dict[str, type[torch.nn.Module]] = {}  # modules that ran, by path
         self.texts: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
         self._index: dict[str, dict[str, list[Call]]] | None = None
 
@@ -77,7 +79,20 @@ class Trace:
 
     def __repr__(self) -> str:
         parts = [f"{kind}: {count} layers × {self.shape(0, kind=kind)[1]} heads" for kind, count in self.kinds.items()]
-        return f"<Trace {', '.join(parts) or 'of nothing'}; {len(self.recorded)} calls>"
+        shown = f"<Trace {', '.join(parts) or 'of nothing'}; {len(self.recorded)} calls>"
+        return f"{shown}\n{told(found, self.ran)}" if (found := self.unseen) else shown
+
+    @property
+    def unseen(self) -> dict[str, str]:
+        """Modules that look like attention, by path, of which nothing was seen; and what they do instead."""
+        return unseen(self.ran, (call.name for call in self.recorded))
+
+    def why_empty(self) -> str:
+        """Why there is nothing, where there is nothing."""
+        if not self.ran:
+            return "was the model called inside the with block?"
+        found = self.unseen
+        return told(found, self.ran) if found else f"nothing that looks like attention ran; {SEEN}"
 
     @property
     def nbytes(self) -> int:
@@ -451,7 +466,7 @@ class Trace:
     def _of_kind(self, kind: str) -> dict[str, list[Call]]:
         layers = self._layers()
         if kind not in layers:
-            there = ", ".join(layers) or "nothing: was the model called inside the with block?"
+            there = ", ".join(layers) or f"nothing: {self.why_empty()}"
             raise ValueError(f"kind: expected one of those recorded ({there}), got {kind!r}")
         return layers[kind]
 
