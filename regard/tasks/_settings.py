@@ -226,7 +226,7 @@ class Settings(Table):
     def laptop(pairs: int) -> Sections:
         """What differs from :meth:`sized` in the preset "laptop": some 24 trillion operations of training."""
         updates = few_updates(pairs, 2400)
-        small = {"dim": 128, "heads": 4, "dropout": 0.2}
+        small = {"dim": 128, "heads": 4, "dropout": 0.1}
         return {
             "subwords": {"vocab_size": 4000, "dropout": 0.1},
             "transformer": {**small, "ffn_dim": 512, "encoder_layers": 3, "decoder_layers": 2},
