@@ -158,7 +158,7 @@ def _picked(weights: Tensor, index: int | None, what: str) -> Tensor:
     if index is None:
         return weights.mean(0)
     if not -len(weights) <= index < len(weights):
-        raise ValueError(f"{what}: expected one of {len(weights)}, counted from 0, got {index}")
+        raise ValueError(f"{what} of cross-attention: expected one of {len(weights)}, counted from 0, got {index}")
     return weights[index]
 
 

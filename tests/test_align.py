@@ -75,8 +75,8 @@ def test_more_layers_are_averaged():
         ({"weights": WEIGHTS[0]}, r"expected \[layers, heads, T, S\], got shape \(2, 4, 4\)"),
         ({"weights": WEIGHTS[:, :, :3]}, r"at least 4 rows \(target subwords and <s>\) and 4 columns"),
         ({"source_words": [0] * 5}, "5 columns"),
-        ({"layer": 1}, "layer: expected one of 1, counted from 0, got 1"),
-        ({"head": 2}, "head: expected one of 2, counted from 0, got 2"),
+        ({"layer": 1}, "layer of cross-attention: expected one of 1, counted from 0, got 1"),
+        ({"head": 2}, "head of cross-attention: expected one of 2, counted from 0, got 2"),
         ({"merge": "sum"}, "'mean' or 'max', got 'sum'"),
     ],
 )

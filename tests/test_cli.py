@@ -51,7 +51,7 @@ def test_a_damaged_model(run, model, tmp_path, name, change, says):
         (["translate", "-m", "{model}", "--sample", "--top-p", "2", "x"], "top_p"),
         (
             ["translate", "-m", "{model}", "--layer", "9", "--alignment", "x"],
-            "layer: expected one of 2, counted from 0",
+            "layer of cross-attention: expected one of 2, counted from 0",
         ),
         (["translate", "-m", "{model}", "--min-length", "9", "--max-length", "3", "x"], "minimum"),
         (["translate", "-m", "{model}", "--device", "abacus", "x"], "abacus"),

@@ -395,3 +395,21 @@ def test_writers_handle_sigterm_only_while_they_write_and_where_nobody_else_does
     finally:
         signal.signal(signal.SIGTERM, before)
     assert seen == ["mine"] and (tmp_path / "new").exists()
+
+
+def test_a_page_opens_with_any_kind_of_attention(run, model, tmp_path):
+    page = tmp_path / "page.html"
+    given = ("translate", "-m", model, "--html", page, "a dog sees a cat")
+    done = run(*given, "--kind", "decoder", "--layer", "1", "--head", "5")
+    assert not done.err and "#/sentence?kind=decoder&layer=1&head=5" in page.read_text().replace("\\u0026", "&")
+    for options, text in (
+        (("--kind", "self", "--layer", "9"), "layer: there are 1 of kind 'self', from 0; got 9"),
+        (("--kind", "decoder", "--head", "9"), "head: there are 8 of kind 'decoder', from 0"),
+        (("--layer", "9"), "layer of cross-attention: expected one of 2, counted from 0, got 9"),
+        (("--kind", "own"), "--kind: expected one of self, decoder, cross, got 'own'"),
+        (("--kind", "self", "--layer", "0", "--alignment"), "words are linked by cross: leave out --alignment"),
+    ):
+        done = run(*given, *options)
+        assert done.code == 2 and text in done.err and done.err.count("\n") == 1
+    done = run("translate", "-m", model, "--kind", "self", "a dog")
+    assert done.code == 2 and "--kind says what a page opens with: add --html" in done.err

@@ -356,7 +356,7 @@ def test_long_texts_are_told_where_to_go(tmp_path):
     [
         ({"kind": "cross"}, r"kind: expected one of those recorded \(self\), got 'cross'"),
         ({"layer": 2}, "layer: there are 2 of kind 'self', from 0; got 2"),
-        ({"head": 4}, 'head: there are 4, from 0, and "mean"; got 4'),
+        ({"head": 4}, "head: there are 4 of kind 'self', from 0, and \"mean\"; got 4"),
         ({"head": "all"}, "head: there are 4"),
         ({"view": "long"}, "view: expected one of sentence, steps"),
         ({"query": 15}, "query: there are 15, from 0; got 15"),

@@ -28,6 +28,10 @@ Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first line t
 Layer = Annotated[
     str | None, typer.Option(help="Decoder layer whose attention is read, from 0, or mean: the average of all.")
 ]
+Kind = Annotated[
+    str | None,
+    typer.Option(help="What --html opens with: cross (the words of both sides), self (the source's) or decoder."),
+]
 Head = Annotated[str | None, typer.Option(help="One head of it, from 0, or mean: the average of all.")]
 
 

@@ -16,6 +16,7 @@ from regard.cli._options import (
     EngineName,
     Head,
     Int8,
+    Kind,
     Layer,
     Model,
     OutFile,
@@ -28,6 +29,8 @@ from regard.cli._options import (
 )
 from regard.console import Job, drawn, pictured, printed, written
 from regard.lines import Writer, lines_of, paired, windows
+
+KINDS = ("self", "decoder", "cross")  # of attention, in a model that reads and writes
 
 
 def translate(
@@ -65,6 +68,7 @@ def translate(
     show: Annotated[bool, typer.Option("--show", help="Draw the word alignment in the terminal.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw that of the first line as .svg, .png or .pdf.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write that of the first line as a page of its own.")] = None,
+    kind: Kind = None,
     layer: Layer = None,
     head: Head = None,
     batch_tokens: BatchTokens = 1024,
@@ -88,6 +92,7 @@ def translate(
     regard translate -m model/ --show "A dog runs."
     regard translate -m model/ --plot dog.svg "A dog runs."
     regard translate -m model/ --html dog.html "A dog runs."
+    regard translate -m model/ --html dog.html --kind self --layer 3 --head 2 "A dog runs."
     regard translate -m model/ --input test.en --score test.fr
 
     Without --model, the bundled English-French one translates. --beam and --length-penalty are by default what the
@@ -125,6 +130,13 @@ def translate(
         raise ValueError(f"--sample draws and does not search: leave out {idle}")
     if not looked and (layer is not None or head is not None):
         raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
+    if kind not in (None, *KINDS):
+        raise ValueError(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    if kind is not None and html is None:
+        raise ValueError("--kind says what a page opens with: add --html")
+    of_words = kind in (None, "cross")
+    if not of_words and (layer or head) and (idle := said(context, "alignment", "show", "plot")):
+        raise ValueError(f"--layer and --head are of --kind {kind}, and words are linked by cross: leave out {idle}")
     if html is not None and layer == "mean":
         raise ValueError("--html shows one layer at a time: leave --layer out, or give its number")
     if protect and no_protect:
@@ -144,7 +156,8 @@ def translate(
                 writer.write([f"{found.translations[0].log_prob:.4f}" if found.translations else ""])
             return
         translator, number = load_translator(model, device, int8, engine), 0
-        look: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head)}
+        place: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head)}
+        look = place if of_words else {}
         search |= {"attention": looked, "batch_tokens": batch_tokens}
         if nbest > 1:
             search["beam"] = max(beam or translator.search.beam, nbest)
@@ -159,6 +172,6 @@ def translate(
                 if plot is not None and number == 0:
                     pictured(plot, line.text, found, weights)
                 if html is not None and number == 0:
-                    written(html, translator, line.text, found, look)
+                    written(html, translator, line.text, found, {"kind": kind or "cross", **place})
                 number += 1
             writer.flush()

@@ -96,10 +96,13 @@ def translation(
     text: str,
     found: Output,
     *,
+    kind: str = "cross",
     layer: int | None = None,
     head: int | str | None = None,
 ) -> bool:
-    """Writes the page of a translation, word links first; of a line that was cut, that of its first sentence.
+    """Writes the page of a translation, word links first, or with another ``kind`` its weights.
+
+    Of a line that was cut, it is that of its first sentence.
 
     ``found`` has attention. False where there is no translation to show.
     """
@@ -115,7 +118,8 @@ def translation(
     answers = record(translator, text, target, own=True)
     answers.copies = best.copies if len(best.attention) == 1 else ()
     about = {"model": translator.name, "note": note}
-    write(answers, path, title=text, view="align", kind="cross", layer=layer, head=head, about=about)
+    view = "align" if kind == "cross" else "sentence"
+    write(answers, path, title=text, view=view, kind=kind, layer=layer, head=head, about=about)
     return True
 
 

@@ -66,5 +66,5 @@ def _head(
         raise ValueError(f"layer: there are {layers} of kind {kind!r}, from 0; got {layer}")
     number = (usual.get("head") or 0) if head is None else None if head == "mean" else head
     if not (number is None or (isinstance(number, int) and 0 <= number < heads)):
-        raise ValueError(f'head: there are {heads}, from 0, and "mean"; got {head!r}')
+        raise ValueError(f'head: there are {heads} of kind {kind!r}, from 0, and "mean"; got {head!r}')
     return layer, number
