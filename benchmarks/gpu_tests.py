@@ -22,7 +22,14 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = ["test_triton_additive", "test_triton_offset", "test_guard", "test_triton_loss", "test_cuda_graphs"]
+FILES = [
+    "test_triton_additive",
+    "test_triton_offset",
+    "test_flex",
+    "test_guard",
+    "test_triton_loss",
+    "test_cuda_graphs",
+]
 MARKED = ["test_guided"]  # of these only what is marked `gpu`
 LARGE = ("full_size", "whole_loss", "grows_linearly", "repeat_to_the_bit")  # in the names of the large ones
 AT_ONCE = 3  # of the large ones: more of them have not enough memory

@@ -121,7 +121,7 @@ def attend(
         sink: logit of an extra key of value zero, a number or one per head, [heads].
         return_logsumexp: also return log Σ exp of each row's scores, [..., heads, L], not differentiable.
         backend: "auto" lets the planner choose. A kernel's name takes that one, or says why it cannot: "reference",
-            "blockwise", "sdpa", "cpu_additive", "triton_additive", "triton_offset".
+            "blockwise", "sdpa", "cpu_additive", "triton_additive", "triton_offset", "flex".
 
     A row with nothing to attend to gives 0, zero gradients and logsumexp −inf. NaN or Inf in a masked place reaches
     neither output nor gradients; a row that may see one is NaN.

@@ -146,7 +146,9 @@ class Mask:
 
     def _with(self, *tensors: Tensor) -> Mask:
         """The same with other tensors: of a subclass, still one."""
-        other = copy.copy(self)
+        if type(self) in (Lengths, Prefix, Dense):  # torch.compile cannot copy before PyTorch 2.13
+            return type(self)(*tensors)
+        other = Causal() if type(self) is Causal else copy.copy(self)
         other.tensors = tensors
         return other
 
@@ -173,7 +175,8 @@ class _ByPosition(Mask):
 
     def at(self, key_positions: Tensor) -> Mask:
         """The same for keys at these positions, [B|1, S]."""
-        made = self._with(key_positions)
+        made = Window(self.left, self.right) if type(self) is Window else self._with()
+        made.tensors = (key_positions,)
         made.varies = "BLS" if key_positions.shape[0] > 1 else "LS"
         return made
 
@@ -600,7 +603,8 @@ def unknown(mask: Mask | None) -> str | None:
         return None
     if isinstance(mask, ByVisible):
         return type(mask.mask).__name__
-    return next((name for part in mask.parts if (name := unknown(part)) is not None), None)
+    names = [unknown(part) for part in mask.parts]
+    return next((name for name in names if name is not None), None)
 
 
 def as_mask(mask: Mask | Tensor) -> Mask:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.kernels import _autocast, blockwise, cpu_additive, reference, sdpa, triton_additive, triton_offset
+from regard.kernels import _autocast, blockwise, cpu_additive, flex, reference, sdpa, triton_additive, triton_offset
 from regard.mask import Dense, Mask, unknown
 from regard.terms import (
     DTYPES,
@@ -50,14 +50,19 @@ KERNELS: dict[str, Kernel] = {
     "sdpa": sdpa,
     "triton_additive": triton_additive,
     "cpu_additive": cpu_additive,
+    "flex": flex,
     "blockwise": blockwise,
     "reference": reference,
 }
 BACKENDS = ("auto", *KERNELS)
 EXPONENTIAL = ("cpu_additive", "triton_additive")  # those that read a cache's e^{2b} as it is
-FORMULAS = ("blockwise", "reference")  # those that ask a score's dense formula
+FORMULAS = ("flex", "blockwise", "reference")  # those that ask a score's dense formula
 VISIBLE = ("sdpa", *FORMULAS)  # and a mask's `visible`, where that is all there is of it
-GPU_ONLY = ("triton_offset", "triton_additive")  # left out on a CPU, where Triton's interpreter may run them if forced
+GPU_ONLY = (
+    "triton_offset",
+    "triton_additive",
+    "flex",
+)  # left out on a CPU, where an interpreter may run them if forced
 
 
 @dataclass(frozen=True)

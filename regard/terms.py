@@ -80,6 +80,14 @@ class KeyTerm:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """What a formula is if it is a dot product changed by a function: f(scale · q_i·k_j, b, h, i, j)."""
+
+    f: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    scale: float
+
+
+@dataclass(frozen=True)
 class FormulaTerm:
     """A score that has no other form than its dense formula, f(q, k, offset): Python, asked for some queries at a time.
 
@@ -96,10 +104,16 @@ class FormulaTerm:
     item: int | None = None  # the only batch item and the only head of the problem it stands in
     head: int | None = None
     columns: slice | None = None  # the only keys of that problem
+    edit: Edit | None = None  # the formula, where it is one
 
     @property
     def name(self) -> str:
         return type(self._innermost()).__name__
+
+    @property
+    def whole(self) -> bool:
+        """Does it stand for every item, head and key it was made for?"""
+        return self.item is None and self.head is None and self.columns is None
 
     @property
     def positional(self) -> bool:
@@ -228,7 +242,7 @@ def scaled(term: Term, factor: float | Tensor, q: Tensor) -> Term:
         return OffsetTerm(times(term.table, 2), None if term.slope is None else times(term.slope, 0))
     if isinstance(term, BiasTerm):
         return BiasTerm(times(term.bias.to(torch.promote_types(term.bias.dtype, q.dtype)), 2))
-    return replace(term, formula=_Times(term.formula, factor))
+    return replace(term, formula=_Times(term.formula, factor), edit=None)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ def test_public_names():
         "Bilinear",
         "Cosine",
         "Dot",
+        "Function",
         "General",
         "Key",
         "LinearScaling",

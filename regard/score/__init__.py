@@ -13,6 +13,7 @@ Shapes: q [..., H, L, Dq], k [..., K, S, Dk] with H a multiple of K. Key j is at
 from regard.score.base import Score
 from regard.score.biases import Bias, Key
 from regard.score.combine import PerHead, Softcap, Sum
+from regard.score.function import Function
 from regard.score.pairs import Additive, Bilinear, Cosine, Dot, General
 from regard.score.positions import ALiBi, Location, Relative, T5Bias
 from regard.score.rotary import Rotary
@@ -26,6 +27,7 @@ __all__ = [
     "Bilinear",
     "Cosine",
     "Dot",
+    "Function",
     "General",
     "Key",
     "LinearScaling",

@@ -1,0 +1,246 @@
+"""PyTorch's FlexAttention, for dot products that a function of one's own edits or masks.
+
+It compiles the function into its GPU kernel (Dong et al. 2024, https://arxiv.org/abs/2412.05496); which tiles it skips
+is what our masks say of theirs. It needs no memory beyond the context, a number per row and one per tile.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.kernels import _autocast
+from regard.kernels import _dense as dense
+from regard.mask import And, ByVisible, Causal, Dense, Documents, Function, Grid, Lengths, Mask, Not, Prefix, Window
+from regard.terms import DotTerm, FormulaTerm, Problem, may_need_gradient
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+NAME = "flex"
+TILE = 128
+BOOLEANS = 64 * 2**20  # of a mask that are looked at at a time
+PROGRAMS = 256  # compiled for as many functions and settings
+KINDS = (Causal, Window, Lengths, Prefix, Documents, Dense)
+Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch item, head, query and key
+
+
+def refuses(problem: Problem) -> str | None:
+    p = problem
+    if len(p.terms.terms) != 1 or p.terms.cap is not None or p.terms.values is not None:
+        return "the score is more than a dot product edited by a function"
+    (term,) = p.terms.terms
+    if isinstance(term, FormulaTerm):
+        if term.edit is None:
+            return f"{term.name} is no dot product edited by a function"
+    elif not isinstance(term, DotTerm) or not _has_function(p.mask):
+        return "there is no function in it, for which it would be compiled"
+    if (unknown := _unknown(p.mask)) is not None:
+        return f"the mask {unknown} is no function of (b, h, i, j)"
+    if p.dropout > 0:
+        return "it has no dropout"
+    if p.sink is not None:
+        return "it has no attention sink"
+    if p.need_logsumexp:
+        return "its logsumexp knows nothing of masked NaN"
+    return _refuses_shape(p, term)
+
+
+def _refuses_shape(p: Problem, term: DotTerm | FormulaTerm) -> str | None:
+    if not p.batch or not p.queries or not p.keys or not p.v.shape[-1]:
+        return "the problem is empty"
+    if p.rows is not None or (isinstance(term, FormulaTerm) and not term.whole):
+        return "only a part of the problem is asked for"
+    if p.device.type == "cpu" and may_need_gradient(term.q, term.k, p.v):
+        return "it has no gradient on a CPU"
+    if p.device.type == "cuda" and p.dtype == torch.float64:
+        return "it has no float64"
+    if p.device.type == "cuda" and min(term.q.shape[-1], p.v.shape[-1]) < 16:
+        return "it takes heads of 16 dims and more"
+    return None
+
+
+def memory_bytes(problem: Problem) -> int:
+    """The context, the logsumexp it keeps for itself, and the lists of tiles."""
+    p = problem
+    rows, tiles = p.batch * p.heads * p.queries, -(-p.queries // TILE) * -(-p.keys // TILE)
+    lists = 0 if p.mask is None else 4 * 4 * tiles * (p.batch * p.heads if set("BH") & set(p.mask.varies) else 1)
+    return rows * p.v.shape[-1] * p.v.element_size() + 4 * rows + lists
+
+
+def error_bound(problem: Problem) -> float:
+    return 0.0
+
+
+def run(problem: Problem) -> tuple[Tensor, None]:
+    p = problem
+    (term,) = p.terms.terms
+    assert isinstance(term, (DotTerm, FormulaTerm)) and term.k is not None
+    scale = term.scale if isinstance(term, DotTerm) else _scale(term)
+    edit = _edit(term, p) if isinstance(term, FormulaTerm) else None
+    grouped = {"enable_gqa": True} if p.heads != p.kv_heads else {}
+    with _autocast.off(p.device):
+        out: Tensor = _call(term.q, term.k, p.v, score_mod=edit, block_mask=_blocks(p), scale=scale, **grouped)
+    return _poison(out, p), None
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention  # a quarter of a second that few need
+
+    if torch.compiler.is_compiling():
+        return flex_attention(q, k, v, **options)
+    if q.device.type == "cpu":  # where it is only run to be tested
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return flex_attention(q, k, v, **options)
+    with torch._dynamo.config.patch(recompile_limit=PROGRAMS):
+        return _compiled()(q, k, v, **options)
+
+
+@cache
+def _compiled() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+def _scale(term: FormulaTerm) -> float:
+    assert term.edit is not None
+    return term.edit.scale
+
+
+def _edit(term: FormulaTerm, p: Problem) -> Callable[..., Tensor]:
+    assert term.edit is not None
+    f, position = term.edit.f, _position(term.offset, p)
+    if position is None:
+        return f
+    return lambda s, b, h, i, j: f(s, b, h, position[b, i], j)
+
+
+def _position(offset: int | Tensor, p: Problem) -> Tensor | None:
+    """Where each query stands, [B, L], or None if at its own index."""
+    if not isinstance(offset, Tensor):
+        if offset == 0:
+            return None
+        return (torch.arange(p.queries, device=p.device) + offset).expand(p.batch, -1)
+    offset = offset if offset.ndim > 1 else offset[:, None]
+    return (torch.arange(p.queries, device=p.device) + offset).expand(p.batch, -1)
+
+
+# --- masks ---
+
+
+def _has_function(mask: Mask | None) -> bool:
+    return any(isinstance(leaf, ByVisible) for leaf in _leaves(mask))
+
+
+def _unknown(mask: Mask | None) -> Mask | None:
+    """The first part that is neither one of ours nor a function."""
+    for leaf in _leaves(mask):
+        if not isinstance(leaf.mask if isinstance(leaf, ByVisible) else leaf, (Function, *KINDS)):
+            return leaf
+        if isinstance(leaf, ByVisible) and (leaf.items, leaf.heads) != (None, None):
+            return leaf
+    return None
+
+
+def _leaves(mask: Mask | None) -> list[Mask]:
+    if mask is None:
+        return []
+    return [leaf for part in mask.parts for leaf in _leaves(part)] if mask.parts else [mask]
+
+
+def _blocks(p: Problem) -> BlockMask | None:
+    """Which tiles are seen in part and which as a whole, in FlexAttention's lists."""
+    if p.mask is None:
+        return None
+    from torch.nn.attention.flex_attention import BlockMask
+
+    tiles = -(-p.queries // TILE), -(-p.keys // TILE)
+    empty, full = p.mask.tiles(Grid(p.row_index(), p.positions(), p.keys, TILE, TILE))
+    empty, full = (torch.as_tensor(x, device=p.device).expand(p.batch, p.heads, *tiles).clone() for x in (empty, full))
+    full[..., p.queries // TILE :, :] = full[..., p.keys // TILE :] = False  # tiles beyond the end look at every pair
+    part, whole = _listed(~empty & ~full), _listed(full & ~empty)
+    seen = _visible(p.mask, p)
+    return BlockMask.from_kv_blocks(*part, *whole, BLOCK_SIZE=TILE, mask_mod=seen, seq_lengths=(p.queries, p.keys))
+
+
+def _listed(seen: Tensor) -> tuple[Tensor, Tensor]:
+    """How many tiles of each row, and which, the seen ones first."""
+    return seen.sum(-1, dtype=torch.int32), seen.int().argsort(dim=-1, descending=True, stable=True).int()
+
+
+def _visible(mask: Mask, p: Problem) -> Visible:
+    """``mask`` as a function of one query and one key, by their indices.
+
+    It closes over numbers, tensors and functions alone: PyTorch compiles anew for any other object that is new.
+    """
+    if mask.parts:
+        return _joined(type(mask), [_visible(part, p) for part in mask.parts])
+    if isinstance(mask, ByVisible):
+        return _asked(mask.mask, p)  # type: ignore[arg-type]
+    if isinstance(mask, (Causal, Window)):
+        return _near(mask, p)
+    tensors = [t.expand(p.batch, *t.shape[1:]) for t in mask.tensors]
+    if isinstance(mask, (Lengths, Prefix)):
+        (n,) = tensors or [torch.full((p.batch,), mask.ints[0], device=p.device)]
+        return lambda b, h, i, j: j < n[b]
+    if isinstance(mask, Documents):
+        q, k = tensors
+        return lambda b, h, i, j: q[b, i] == k[b, j]
+    whole = tensors[0].expand(p.batch, p.heads, p.queries, p.keys)
+    return lambda b, h, i, j: whole[b, h, i, j]
+
+
+def _joined(kind: type[Mask], parts: list[Visible]) -> Visible:
+    if kind is Not:
+        (part,) = parts
+        return lambda b, h, i, j: ~part(b, h, i, j)
+    one, two = parts
+    if kind is And:
+        return lambda b, h, i, j: one(b, h, i, j) & two(b, h, i, j)
+    return lambda b, h, i, j: one(b, h, i, j) | two(b, h, i, j)
+
+
+def _near(mask: Causal | Window, p: Problem) -> Visible:
+    position, keys = p.positions().expand(p.batch, -1), p.positions_of_keys().expand(p.batch, -1)
+    left, right = (mask.left, mask.right) if isinstance(mask, Window) else (None, 0)
+    left, right = (2**62 if reach is None else reach for reach in (left, right))
+    return lambda b, h, i, j: (position[b, i] - keys[b, j] <= left) & (keys[b, j] - position[b, i] <= right)
+
+
+def _asked(mask: Function, p: Problem) -> Visible:
+    f, position, (items, heads, keys) = mask.f, p.positions().expand(p.batch, -1), mask.tensors
+    keys = keys.expand(p.batch, -1)
+    return lambda b, h, i, j: f(items[b], heads[h], position[b, i], keys[b, j])
+
+
+def _poison(out: Tensor, p: Problem) -> Tensor:
+    """NaN in the rows that may see what is not finite: looked for in a few rows of booleans at a time."""
+    if p.bad_keys is None or p.bad_rows is None:
+        return out
+    if p.mask is None:
+        return out.masked_fill(dense.spoiled(p, None)[..., None], float("nan"))
+    both = set("BH") & set(p.mask.varies)
+    step = max(1, BOOLEANS // (p.keys * (p.batch * p.heads if both else 1)))
+    keys = dense.heads(p.bad_keys, p).to(torch.bfloat16)
+    parts = torch.arange(p.queries, device=p.device).split(step)
+    spoiled = torch.cat([_spoiled(p, keys, rows) for rows in parts], -1)
+    return out.masked_fill(spoiled[..., None], float("nan"))
+
+
+def _spoiled(p: Problem, keys: Tensor, rows: Tensor) -> Tensor:
+    """How many marked keys a row sees is a product of the mask and the marks, one for all items where it is theirs."""
+    assert p.mask is not None and p.bad_rows is not None
+    seen = p.mask.visible(rows, p.positions()[:, rows], torch.arange(p.keys, device=p.device))
+    seen = seen.expand(*seen.shape[:2], len(rows), p.keys)
+    if seen.shape[:2] == (1, 1):
+        found = (keys.flatten(0, 1) @ seen[0, 0].mT.to(keys.dtype)).view(p.batch, p.heads, -1) > 0
+    else:
+        found = (seen.to(keys.dtype) @ keys[..., None])[..., 0] > 0
+    return found | (p.bad_rows[..., rows] & seen.any(-1))
