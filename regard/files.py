@@ -13,11 +13,14 @@ import io
 import os
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 PathLike = str | os.PathLike[str]
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+LINE = 1 << 26  # bytes of a line at most: a book has less
+WHOLE = 1 << 29  # bytes of what is read at once
 HEAD = 64  # bytes that tell whether a text without a byte order mark is UTF-16
 
 
@@ -26,7 +29,9 @@ def lines(path: PathLike, stream: BinaryIO | None = None) -> Iterator[bytes]:
     number = 0
     with _opened(path, stream) as text:
         try:
-            for number, line in enumerate(_utf8(text), 1):
+            for number, line in enumerate(iter(partial(_utf8(text).readline, LINE + 1), b""), 1):
+                if len(line) > LINE:
+                    raise ValueError(f"{path}:{number}: a line of more than {LINE:,} bytes: is it a file of text?")
                 start = 3 if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
                 yield line[start:].removesuffix(b"\n").removesuffix(b"\r")
         except DAMAGED as error:
@@ -37,9 +42,19 @@ def whole(path: PathLike, stream: BinaryIO | None = None) -> bytes:
     """All of a file, line ends as they are."""
     with _opened(path, stream) as text:
         try:
-            return _utf8(text).read().removeprefix(codecs.BOM_UTF8)
+            return _all(_utf8(text), path).removeprefix(codecs.BOM_UTF8)
         except DAMAGED as error:
             raise ValueError(f"{path}: the gzip file is cut short or damaged: {error}") from error
+
+
+def _all(stream: io.BufferedReader, path: PathLike) -> bytes:
+    """What unpacks to more than a computer may hold is told when it is too much, not when memory has run out."""
+    parts, size = [], 0
+    while part := stream.read(1 << 20):
+        parts.append(part)
+        if (size := size + len(part)) > WHOLE:
+            raise ValueError(f"{path}: unpacked it has more than {WHOLE:,} bytes: give it in parts")
+    return b"".join(parts)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Files of strangers: whatever is in them, what is wrong is one line, and nothing is allocated for it before."""
 
+import gzip
 import io
 import json
 import shutil
@@ -275,3 +276,30 @@ def test_numbers_of_a_trace(recorded, tmp_path, name, dtype):
         return
     with pytest.raises(Damaged, match=r"a trace that cannot be read: [^\n]*(holds|one dtype|TypeError)[^\n]*$"):
         regard.trace.load(tmp_path / "x")
+
+
+# --- packed texts ---
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_texts_unpack_within_bounds(tmp_path, monkeypatch, run, whole, end):
+    """With smaller bounds: 16 MB of zeros are quick."""
+    from regard import files
+
+    monkeypatch.setattr(files, "LINE", 1 << 20)
+    monkeypatch.setattr(files, "WHOLE", 4 << 20)
+    (tmp_path / "x.gz").write_bytes(gzip.compress((b"x" * (1 << 19) + end) * 32, 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"x\.gz: unpacked it has more than 4,194,304 bytes: give it in parts"):
+            files.whole(tmp_path / "x.gz")
+        if end:
+            assert sum(map(len, files.lines(tmp_path / "x.gz"))) == 16 << 20
+        else:
+            with pytest.raises(ValueError, match=r"x\.gz:1: a line of more than 1,048,576 bytes: is it a file of text"):
+                list(files.lines(tmp_path / "x.gz"))
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+    done = None if end else run("translate", "-m", whole["transformer"], "--input", tmp_path / "x.gz")
+    assert done is None or (done.code == 2 and done.err.count("\n") == 1)
