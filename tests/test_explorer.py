@@ -598,6 +598,7 @@ def like(draw, schema, known):
         return draw.randint(schema.get("minimum", -3), min(schema.get("maximum", 9), schema.get("minimum", 0) + 5))
     if schema["type"] == "string":
         words = ["the", "dog", ".", "0", "1:3", "mean", "0-0", "transformer", "rnn", "<img onerror=x>"]
+        words += ["self", "decoder", "cross", "tower self"]
         written = [" ".join(draw.choices(words, k=draw.randint(1, 6))), *words]
         return draw.choice([text for text in written if re.search(schema.get("pattern", ""), text)])
     if schema["type"] == "array":

@@ -107,6 +107,28 @@ def test_the_page_says_how_exact_it_is(look, trace, tmp_path):
     assert "8 bits" in note and "largest error" in note
 
 
+def test_two_towers_are_two_kinds_with_layers_and_words_of_their_own(look, tmp_path):
+    class Towers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.text_model, self.vision_model = encoder(layers=3), encoder(layers=2)
+
+        def forward(self, text, image):
+            return self.text_model(text), self.vision_model(image)
+
+    trace = traced(Towers().eval(), torch.randn(1, 4, 32), torch.randn(1, 6, 32))
+    trace.label(WORDS[:4], kind="text_model self")
+    shown = look(page(trace, tmp_path))
+    kind, layers = shown.get_by_test_id("kind"), shown.get_by_test_id("layer")
+    options = ["Text_model self-attention", "Vision_model self-attention"]
+    for name, numbers, words in zip(options, (["0", "1", "2"], ["0", "1"]), (WORDS[:4], list("012345")), strict=True):
+        assert [text.strip() for text in kind.get_by_role("radio").all_inner_texts()] == options
+        kind.get_by_text(name).click()
+        shown.wait_for_function("n => document.querySelectorAll('[data-testid=token]').length === n", arg=len(words))
+        assert [text.strip() for text in layers.get_by_role("radio").all_inner_texts()] == numbers
+        assert [text.split()[0] for text in shown.get_by_test_id("token").all_inner_texts()] == words
+
+
 def test_every_head_has_its_picture(look, trace, tmp_path):
     shown = look(page(trace, tmp_path, view="heads"))
     shown.get_by_test_id("thumb").nth(7).wait_for()

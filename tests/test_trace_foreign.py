@@ -3,11 +3,16 @@
 import importlib.util
 from pathlib import Path
 
+import exported
 import pytest
 import torch
 from torch import nn
 
 import regard
+from regard.explorer.answers import Answers
+from regard.explorer.limits import Limits
+from regard.explorer.schema import checked
+from regard.explorer.shapes import ref, schemas
 
 ROUNDED = 1e-6  # models in float64, but transformers' eager softmax is rounded to float32
 
@@ -389,6 +394,60 @@ def test_families_that_compute_their_own_attention_are_told(name):
     assert len(trace.unseen) == 2 and trace.unseen[path] == "has matrix products and a softmax of its own"
     for text in (repr(trace), refused(lambda: trace.weights(0))):
         assert f"2 × {kind} (" in text and path in text and "output_attentions=True may return its weights" in text
+
+
+@pytest.fixture(scope="module")
+def towers():
+    """A trace of a tiny CLIP, its weights as the model itself returns them, and the model."""
+    torch.manual_seed(10)
+    common = {"num_attention_heads": 2, "intermediate_size": 32, "attn_implementation": "eager"}
+    text = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 16, **common}
+    image = {"hidden_size": 12, "num_hidden_layers": 3, "image_size": 8, "patch_size": 4, **common}
+    config = transformers.CLIPConfig(text_config=text, vision_config=image, projection_dim=8)
+    model = transformers.CLIPModel._from_config(config, attn_implementation="eager").double().eval()
+    given = {"input_ids": torch.randint(3, 60, (1, 6)), "pixel_values": torch.randn(1, 3, 8, 8).double()}
+    with torch.no_grad(), regard.record(model) as trace:
+        out = model(**given, output_attentions=True)
+    own = {"text_model self": out.text_model_output.attentions, "vision_model self": out.vision_model_output.attentions}
+    return trace, own
+
+
+def test_two_towers_are_two_names(towers):
+    trace, own = towers
+    assert trace.kinds == {"vision_model self": 3, "text_model self": 2}
+    assert "vision_model self: 3 layers × 2 heads, text_model self: 2 layers × 2 heads" in repr(trace)
+    assert trace.names("text_model self")[1] == "text_model.encoder.layers.1.self_attn"
+    for kind, weights in own.items():
+        for layer in range(trace.kinds[kind]):
+            close(trace.weights(layer, kind=kind), weights[layer][0], ROUNDED)
+    assert trace.shape(0, kind="vision_model self") == (1, 2, 5, 5) and not trace.unseen
+    assert trace.rollout(5, kind="text_model self").shape == (6,)
+    with pytest.raises(ValueError, match=r"one of those recorded \(vision_model self, text_model self\), got 'self'"):
+        trace.weights(0)
+
+
+def test_two_towers_are_two_of_the_page_s_kinds(towers, tmp_path):
+    trace, own = towers
+    words = list("abcdef")
+    trace.label(words, kind="text_model self")
+    answers = Answers(trace)
+    told = answers.described()
+    sides = {each["kind"]: (each["rows"], each["columns"]) for each in told["kinds"]}
+    assert sides == {name: (name.split()[0],) * 2 for name in ("vision_model self", "text_model self")}
+    tokens = {name: [token["text"] for token in side["tokens"]] for name, side in told["sides"].items()}
+    assert tokens == {"text_model": words, "vision_model": list("01234")}
+    assert told["source"] == told["target"] == {"text": "", "tokens": [], "words": []}
+    checked({**told, "id": "x"}, ref("Trace"), known=schemas(Limits()))
+    where = {"layer": 1, "head": "1", "query": 2, "kind": "text_model self"}
+    row = answers.row(**where, measure="weights")["values"]
+    close(torch.tensor(row).double(), own["text_model self"][1][0, 1, 2], ROUNDED)
+    assert len(answers.row(**where, measure="rollout")["values"]) == 6
+    trace.save(tmp_path / "clip.safetensors")
+    assert regard.trace.load(tmp_path / "clip.safetensors").kinds == trace.kinds
+    trace.to_html(tmp_path / "clip.html", kind="text_model self", layer=1, head=0)
+    found = exported.document(tmp_path / "clip.html")
+    assert found["start"] == "#/sentence?kind=text_model+self&layer=1&head=0"
+    assert found["trace"]["sides"] == told["sides"] and found["weights"].keys() == trace.kinds.keys()
 
 
 def test_an_implementation_without_masks_is_refused():

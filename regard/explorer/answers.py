@@ -18,6 +18,7 @@ from regard.trace import Trace
 
 SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 TRAINED = "trained"
+NOTHING: dict[str, Any] = {"text": "", "tokens": [], "words": []}  # a side that does not exist
 SHOWN = 4096  # tokens of a side that is told whole, keys of steps, tokens told at once
 FOUND = 1000  # places that a search tells
 ALL, LOOKED = 1024, 256  # queries that a head is measured by: all up to so many; of more, so many
@@ -82,16 +83,24 @@ class Answers:
 
     def described(self) -> dict[str, Any]:
         """The kinds, and the sides that their rows and columns are; None for a side too long to be told whole."""
-        told = {
-            "name": self.name,
-            "kinds": self.kinds(),
-            "source": self._side("source"),
-            "target": self._side("target"),
-        }
+        usual = ("source", "target")
+        told = {"name": self.name, "kinds": self.kinds(), **{name: self._side(name) for name in usual}}
+        there = {name for kind in self.trace.kinds for name in self._side_names(kind)}
+        if others := sorted(there - set(usual)):
+            told |= {name: NOTHING for name in usual if name not in there}
+            told["sides"] = {name: self._side(name) for name in others}
         return {**told, "translation": "", "model": "", "alignment": None, "note": ""}
 
     def _side_names(self, kind: str) -> tuple[str, str]:
-        """Which sides rows and columns are; queries that are not the keys are a target, whatever the kind."""
+        """Which sides rows and columns are; queries that are not the keys are a target, whatever the kind.
+
+        Each tower has sides of its own, called like the tower or by what they are of it.
+        """
+        tower, _, role = kind.rpartition(" ")
+        if tower:
+            own = tower if role == "self" else kind
+            rows, columns = (self._labels(kind, side).tokens for side in ("rows", "columns"))
+            return own, own if rows == columns else f"{own} keys"
         if kind == "self" and self.trace.kinds.keys() == {"self"}:
             rows, columns = (self._labels(kind, side).tokens for side in ("rows", "columns"))
             return SIDES["self" if rows == columns else "cross"]
@@ -149,8 +158,8 @@ class Answers:
                 values = weights
             elif measure != "rollout":
                 values = self._measured(measure, kind, layer, head, query)
-            elif kind == "self":
-                values = self.trace.rollout(query, layer=layer, item=self.item)
+            elif kind.endswith("self"):
+                values = self.trace.rollout(query, layer=layer, item=self.item, kind=kind)
             else:
                 raise Invalid(f"measure: rollout goes through layers of kind self, not of {kind}")
         return {

@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from regard.explorer.answers import Answers
+from regard.explorer.answers import NOTHING, Answers
 from regard.explorer.document import ROOM, document, refuse_long
 from regard.explorer.opening import opening
 from regard.explorer.view import record
@@ -126,8 +126,7 @@ def translation(
 def _described(answers: Answers, title: str) -> dict[str, Any]:
     """What the service says of the trace, with an empty side where there is none."""
     found = answers.described()
-    nothing: dict[str, Any] = {"text": "", "tokens": [], "words": []}
-    sides = {name: found[name] or nothing for name in ("source", "target")}
+    sides = {name: found[name] or NOTHING for name in ("source", "target")}
     return {**found, **sides, "model": found["model"] or title or "trace"}
 
 

@@ -9,7 +9,6 @@ from regard.search import SummarySearch
 SCORES = ("trained", "dot", "additive", "general", "bilinear", "location", "relative", "rotary")
 MEASURES = ("weights", "norms")  # of every trace; a row may also be of
 MORE_MEASURES = ("rollout", "gradient")
-KINDS = ("self", "decoder", "cross")
 TASKS = ("translation", "summarization", "qa")
 
 _TEXT: Schema = {"type": "string"}
@@ -22,8 +21,13 @@ _PLACE: Schema = {"type": ["integer", "null"]}
 _VECTOR: Schema = {"type": "array", "items": _REAL}
 _MATRIX: Schema = {"type": "array", "items": _VECTOR}
 _MAYBE_VECTOR: Schema = {"type": ["array", "null"], "items": _REAL}
-_SIDE: Schema = {"type": "string", "enum": ["source", "target"]}
-KIND: Schema = {"type": "string", "enum": list(KINDS)}
+_SIDE: Schema = {"type": "string", "description": "source, target, or one of a trace's sides"}
+KIND: Schema = {
+    "type": "string",
+    "maxLength": 200,
+    "pattern": r"^([\w-]+ )?(self|decoder|cross)$",
+    "description": "one of self, decoder, cross, after the name of a tower where a model has several",
+}
 MEASURE: Schema = {"type": "string", "enum": [*MEASURES, *MORE_MEASURES]}
 LAYER: Schema = {"type": "integer", "minimum": 0, "maximum": 10_000}
 
@@ -166,6 +170,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             beam=own,
         ),
         "Trace": _object(
+            ("sides",),
             **answered
             | {
                 "id": _TEXT,
@@ -174,7 +179,12 @@ def schemas(limits: Limits) -> dict[str, Schema]:
                 "source": {**_maybe("Side"), "description": "null where it is too long: see tokens"},
                 "target": _maybe("Side"),
                 "alignment": _maybe("Alignment"),
-            }
+                "sides": {
+                    "type": "object",
+                    "additionalProperties": _maybe("Side"),
+                    "description": "of towers, in the place of source and target",
+                },
+            },
         ),
         "Traces": _object(traces=_many(_object(id=_TEXT, name=_TEXT, kinds=_many(ref("Kind"))))),
         "Row": _object(

@@ -87,6 +87,7 @@ class Recording(Answers):
         return SIDES[kind]
 
     def _labels_of(self, kind: str, side: str) -> Labels:
+        self.trace.names(kind)  # refuses a kind that is not there
         return Labels.of_side(self._sides[SIDES[kind][side == "columns"]])
 
     def align(

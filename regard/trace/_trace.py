@@ -19,6 +19,7 @@ from regard.places import Positions
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
 from regard.trace._tiles import pooled
+from regard.trace._towers import towers
 from regard.trace._unseen import SEEN, told, unseen
 from regard.trace._walk import mapped
 
@@ -32,7 +33,8 @@ Piece = tuple[Call, Tensor]
 class Trace:
     """What :func:`regard.record` saw. A layer is a module, numbered within its kind in order of first use.
 
-    Kinds are "self", "decoder" (the self-attention of a decoder that also attends to an encoder) and "cross".
+    Kinds are "self", "decoder" (the self-attention of a decoder that also attends to an encoder) and "cross". Where a
+    model has several towers each has its own, called by its path: CLIP's are "text_model self" and "vision_model self".
     ``head`` None means all heads, one after the other in a first dim. ``rows`` picks queries: one (an int; its dim is
     dropped), some, or None for all. ``item`` is the batch item. ``call`` counts a layer's calls, the last by default;
     None joins the rows of all of them, as generation and recurrent decoders make them one by one.
@@ -320,17 +322,17 @@ class Trace:
         values, keys = weights.topk(min(k, len(weights)))
         return TopK(values, keys, max(float(weights.sum() - values.sum()), 0.0))
 
-    def rollout(self, row: int, *, layer: int = -1, item: int = 0, call: int = -1) -> Tensor:
+    def rollout(self, row: int, *, layer: int = -1, item: int = 0, kind: str = "self", call: int = -1) -> Tensor:
         """How much of each input a query holds after self-attention layers 0 … layer, [keys].
 
         Attention rollout (Abnar & Zuidema 2020, https://arxiv.org/abs/2005.00928): heads are averaged, half of every
         layer is taken to be the residual connection, and layers are multiplied; a row at a time, in O(n) memory.
         """
-        layers = list(self._of_kind("self"))
+        layers = list(self._of_kind(kind))
         last = range(len(layers))[layer]
         mix: Tensor | None = None
         for depth in range(last, -1, -1):
-            one = self._chosen(depth, "self", call)[0]
+            one = self._chosen(depth, kind, call)[0]
             _, heads, queries, keys = one.shape
             if queries != keys:
                 raise ValueError(f"rollout needs layers with as many queries as keys; {one.name} has {queries}, {keys}")
@@ -460,7 +462,11 @@ class Trace:
             for c in self.recorded:
                 inside = crossed and c.kind == "self" and "decoder" in c.name
                 index["decoder" if inside else c.kind].setdefault(c.name, []).append(c)
-            self._index = {kind: layers for kind, layers in index.items() if layers}
+            self._index = {}
+            for kind, layers in index.items():
+                of = towers(layers)
+                for name, calls in layers.items():
+                    self._index.setdefault(f"{of[name]} {kind}" if name in of else kind, {})[name] = calls
         return self._index
 
     def _of_kind(self, kind: str) -> dict[str, list[Call]]:
