@@ -1,6 +1,7 @@
 """Spans that are not translated come back once each, byte for byte, whatever the model makes of what is around them."""
 
 import re
+import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -30,6 +31,7 @@ EXAMPLES = {
     "She said in\u00adfor\u00admation.": "Elle a dit .*information.*",
     "There are %d files in the folder ${x}.": r"Il y a %d fichiers dans le dossier \$\{x\}\.",
     "I saw him.<br>He was tired.": "Je l'ai vu.<br>Il était fatigué.",
+    "<li>One dog</li><li>Two cats</li>": "<li>Un chien</li><li>[dD]eux chats</li>",
 }
 SENTENCES = (  # with places for words (w), which stand apart from letters, and for marks (m), which stand anywhere
     "I met {w[0]} in Paris.",
@@ -99,8 +101,9 @@ def test_what_is_not_read_is_what_the_vocabulary_lacks(translator):
     assert texts_of(Protection(many), "龘 cat") == []  # of 600 signs it has read more than it spells
 
 
-def test_pairs_are_found_quickly(translator):
-    find = Protection(translator.subwords)
+def test_a_long_line_is_read_in_linear_time(translator):
+    """About a second of this thread; where each place is compared with every other, these lines take minutes."""
+    find, began = Protection(translator.subwords), time.thread_time()
     for line in (
         "<b> " * 9000 + "</i> " * 9000,
         "*a* " * 9000,
@@ -109,6 +112,7 @@ def test_pairs_are_found_quickly(translator):
         "é" * 30_000 + " {x}",
     ):
         assert len(find(line)) <= 18_000
+    assert time.thread_time() - began < 30
 
 
 # --- what comes back ---
@@ -216,6 +220,15 @@ def test_a_long_address_is_no_long_sentence(translator):
     assert len(sentences(output.text)) == 2
 
 
+def test_with_another_engine(translator):
+    pytest.importorskip("ctranslate2")
+    other = regard.load(DEFAULT, engine="ctranslate2", device="cpu")
+    lines = ["Hello <b>{name}</b>, see https://example.com/a?b=c!", "The <b>black cat</b> sat on the mat. 😀"]
+    assert other.translate(lines) == translator.translate(lines)
+    for output in other.outputs(lines, attention=True):
+        assert other.word_weights(output.translations[0]).shape[0] == len(output.text.split())
+
+
 # --- one's own ---
 
 
@@ -248,6 +261,8 @@ def test_on_the_command_line(run):
     done = run("translate", "--protect", "(", line)
     assert done.code == 2 and done.out == b"" and done.err.count("\n") == 1
     assert done.err.startswith("regard: error: protect: '(' is not a regular expression: missing )")
+    done = run("translate", "-m", "nowhere", "--protect", "(", line)
+    assert done.code == 2 and "is not a regular expression" in done.err  # before anything is opened
     done = run("translate", "--protect", "a", "--no-protect", line)
     assert done.code == 2 and "give one of them" in done.err
     done = run("translate", "--no-protect", "--score", __file__, line)
@@ -285,4 +300,6 @@ def test_a_service_protects_and_shows_it():
                 for each in [*side["tokens"], *side["words"]]:
                     assert each["text"] in ("<s>", "</s>", side["text"][each["start"] : each["end"]])
             linked = {(sides[0][i], sides[1][j]) for i, j in answer["alignment"]["links"]}
-            assert ("😀", "😀") in linked
+            assert {(word, word) for word in ("😀", "<b>{name}</b>,", "https://example.com/a?b=c.")} <= linked
+            rows = answer["alignment"]["weights"]
+            assert rows[-1] == [0.0] * (len(sides[0]) - 1) + [1.0]  # the emoji looks at nothing else
