@@ -35,7 +35,7 @@ from regard.nn import (
     SinusoidalPositions,
     to_int8,
 )
-from regard.score import Additive, ALiBi, Bias, Cosine, Dot, PerHead, QKNorm, Rotary, Scale, Score, T5Bias
+from regard.score import Additive, ALiBi, Bias, Cosine, Dot, Function, PerHead, QKNorm, Rotary, Scale, Score, T5Bias
 from regard.score.scale import _Around
 from regard.tasks import qa, summarization, translation
 
@@ -105,6 +105,7 @@ def with_memory(module):
 MODULES = {
     **{name: (partial(make, SIZES), attended) for name, make in SCORES.items()},
     "rotary_own": (lambda: Rotary(Dot(), inv_freq=[0.9, 0.03]), attended),
+    "function": (lambda: Function(lambda s, b, h, i, j: s - 0.5 * (j - i).abs(), Cosine(heads=4)), attended),
     "attention": (lambda: MultiHeadAttention(8, 2, score=mixed(), sink=True), with_itself),
     "replaced": (converted, lambda m: m(*[states(2, 3, 8)] * 3)[0]),
     "embedding": (lambda: Embedding(11, 8, padding_idx=0), lambda m: m(TOKENS[0])),

@@ -121,7 +121,8 @@ def test_similarity_is_the_pair_sum_before_scaling(made, scale):
 def test_picked_rows_are_the_rows_of_the_whole(name):
     sizes, rows = Sizes(queries=9, keys=9), torch.tensor([7, 0, 4])
     made, (q, k, v) = score(name, sizes), tensors(sizes)
-    mask = regard.mask.Causal() & regard.mask.Documents.packed([0, 4, 9])
+    documents = torch.tensor([0] * 4 + [1] * 5)
+    mask = regard.mask.Causal() & regard.mask.Documents(documents, documents)
     whole = regard.steps(q, k, v, score=made, mask=mask, offset=-1)
     some = regard.steps(q, k, v, score=made, mask=mask, offset=-1, rows=rows)
     for field in ("similarity", "scaled", "masked", "weights", "context", "logsumexp"):
