@@ -22,7 +22,7 @@ from regard.segments import Place
 from regard.spans import Protection, Span
 from regard.text import Encoded, word_numbers
 
-__all__ = ["Masked", "Protected", "Weigh", "apart", "literal", "protected"]
+__all__ = ["Masked", "Protected", "Weigh", "apart", "copied", "literal", "protected"]
 
 Weigh = Callable[[Attended], Tensor]
 """How much each target token looked at each source token, [T, S]."""
@@ -268,6 +268,21 @@ def _moved(text: str, part: Place, encoded: Encoded, to: Sequence[Place], start:
         offsets.append((max(place[0], 0), min(max(place), len(inside))))
         words.append(-1 if word < 0 or not inside else numbers[min(max(place[0], 0), len(inside) - 1)])
     return inside, encoded._replace(offsets=offsets, words=words)
+
+
+def copied(source: str, target: str, find: Protection) -> tuple[Link, ...]:
+    """Word links of the spans that both texts of a pair have, as often: the first with the first, and so on."""
+    sides = [_by_sign(text, find.parts(text)) for text in (source, target)]
+    both = [(sides[0][sign], sides[1][sign]) for sign in sides[0].keys() & sides[1].keys()]
+    copies = [(a, b[:2]) for one, two in both if len(one) == len(two) for a, b in zip(one, two, strict=True)]
+    return _links(source, target, copies)
+
+
+def _by_sign(text: str, spans: Sequence[Span]) -> dict[str, list[Span]]:
+    found: dict[str, list[Span]] = {}
+    for span in spans:
+        found.setdefault(text[span.start : span.end], []).append(span)
+    return found
 
 
 def _links(line: str, text: str, copies: Sequence[tuple[Span, Place]]) -> tuple[Link, ...]:

@@ -19,7 +19,7 @@ from regard.decode import KnownWords, named
 from regard.engine import Engine, Found, TorchEngine
 from regard.lexicon import FILE as LEXICON
 from regard.lexicon import Lexicon, plain, runs
-from regard.masking import Protected, protected
+from regard.masking import Protected, copied, protected
 from regard.nn import to_int8
 from regard.output import (
     Attended,
@@ -239,7 +239,8 @@ class Translator:
             else:
                 good.append(_Pair(i, *sides, pairs[i]))
         for pair, found in zip(good, self._read(good, attention, batch_tokens, progress), strict=True):
-            outputs[pair.line].translations = [found]
+            copies = copied(*pair.texts, self._protection) if attention else ()
+            outputs[pair.line].translations = [found._replace(copies=copies)]
         return outputs
 
     def align(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[Links]:

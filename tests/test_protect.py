@@ -287,6 +287,14 @@ def test_copies_are_linked_to_what_they_are_copies_of(translator, run):
     assert any(row.strip().startswith("😀") and row.rstrip().endswith("[█]") for row in drawn)
 
 
+def test_copies_in_a_given_pair_are_linked(translator):
+    pair = "I gave {a} to {b} and {a} to Tom 😀", "J'ai donné à {b} {a} et {a} à Tom 😀"
+    (found,) = translator.align([pair])
+    assert {(i, j) for i, j in found if j in (3, 4, 6, 9)} == {(4, 3), (2, 4), (6, 6), (9, 9)}
+    (other,) = translator.align([(pair[0], pair[1].replace("{b}", "{c}"))])
+    assert {i for i, j in other if j in (4, 6)} == {2, 6}
+
+
 def test_a_service_protects_and_shows_it():
     line = "Hello <b>{name}</b>, see https://example.com/a?b=c. Is it 王小明? 😀"
     with serving([str(BUNDLED / DEFAULT)]) as client:
