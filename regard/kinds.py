@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 Count = Annotated[int, range(1, 2**31)]
 Index = Annotated[int, range(2**31)]
+Total = Annotated[int, range(2**63)]
 
 _EITHER = (Union, UnionType)
 _LISTS = (list, tuple, Sequence)
@@ -95,6 +96,6 @@ def _named(hint: Any) -> str:
         return f"{_named(args[0])} of at least {low}" + (f" and at most {high:,}" if high < 2**31 - 1 else "")
     if kind is Literal:
         return "one of " + ", ".join(map(str, args))
-    if kind in _LISTS and (inner := [one for one in args[:1] if (get_origin(one) or one) in _KINDS]):
-        return f"{_KINDS[kind]}, each {_named(inner[0])}"
+    if kind in _LISTS and args and (inner := _KINDS.get(get_origin(args[0]) or args[0])):
+        return f"a list of {inner.removeprefix('a ')}s"
     return _KINDS.get(kind) or f"a {kind.__name__}"

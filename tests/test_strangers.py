@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import shutil
 import struct
 import time
@@ -22,6 +23,7 @@ from regard.bounds import toml
 from regard.lexicon import Lexicon
 from regard.store import Damaged, read_tensors, read_toml, write_tensors
 from regard.text import Subwords
+from regard.train.checkpoint import Checkpoints, Standing
 
 CPU = {"device": "cpu"}
 
@@ -249,7 +251,7 @@ CLAIMS = [
     ("calls.0.q", {"tensor": "0.projection"}, "q has the shape"),
     ("calls.0.q", {"tensor": "nowhere"}, "KeyError: 'nowhere'"),
     ("calls", 3, "TypeError: "),
-    ("labels", [["self", 0, [1, 2], ["x"]]], r"rows must be a list, each a text, got \[1, 2\]"),
+    ("labels", [["self", 0, [1, 2], ["x"]]], r"rows must be a list of texts, got \[1, 2\]"),
     ("labels", [[[], 0, ["x"], ["x"]]], "kind must be a text"),
 ]
 
@@ -303,3 +305,36 @@ def test_texts_unpack_within_bounds(tmp_path, monkeypatch, run, whole, end):
         tracemalloc.stop()
     done = None if end else run("translate", "-m", whole["transformer"], "--input", tmp_path / "x.gz")
     assert done is None or (done.code == 2 and done.err.count("\n") == 1)
+
+
+# --- checkpoints ---
+
+
+STATES = [
+    ({"standing.update": "5"}, {}, "update must be a whole number of at least 0, got '5'"),
+    ({"standing.seconds": []}, {}, r"seconds must be a number, got \[\]"),
+    ({"standing.position": {"epoch": -1}}, {}, "epoch must be a whole number of at least 0, got -1"),
+    ({"standing.position": {"page": 1}}, {}, "unexpected keyword argument 'page'"),
+    ({"standing": 3}, {}, "."),
+    ({}, {"model.w": torch.ones(3)}, r"of another model: model.w is \[3\], expected \[2\]"),
+    ({}, {"exp_avg.w": torch.ones(3)}, r"of another model: exp_avg.w is \[3\], expected \[2\]"),
+    ({}, {"model.w": None}, "of another model: model.w is missing"),
+]
+
+
+@pytest.mark.parametrize(("said", "held", "message"), STATES)
+def test_a_checkpoint_of_another_kind_is_passed_over(tmp_path, said, held, message):
+    """For the one before it."""
+    heard = []
+    files = Checkpoints(tmp_path, keep=2, average=1, say=heard.append)
+    tensors = {"model.w": torch.ones(2), "exp_avg.w": torch.ones(2)}
+    for update in (4, 5):
+        files.save(Standing(update), tensors)
+    path = tmp_path / "state-00000005.safetensors"
+    about = read_tensors(path)[1]
+    for place, value in said.items():
+        about = put(about, place, value)
+    write_tensors(path, {name: t for name, t in (tensors | held).items() if t is not None}, about)
+    found = files.latest({"w": (2,)})
+    assert found is not None and found[0].update == 4 and len(heard) == 1
+    assert re.search(rf"^checkpoint passed over: .*state-00000005.safetensors: .*{message}[^\n]*$", heard[0])

@@ -12,13 +12,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.store import Damaged, read_tensors, write_tensors
+from regard.kinds import Total, check_fields
+from regard.store import Damaged, Shapes, read_tensors, write_tensors
 
 FORMAT = 1
 
@@ -27,9 +29,9 @@ FORMAT = 1
 class Position:
     """Where in the data: batch ``batch`` of epoch ``epoch`` comes next; ``begun`` batches came before this epoch."""
 
-    epoch: int = 0
-    batch: int = 0
-    begun: int = 0
+    epoch: Total = 0
+    batch: Total = 0
+    begun: Total = 0
 
     def after(self) -> Position:
         return replace(self, batch=self.batch + 1)
@@ -42,20 +44,23 @@ class Position:
 class Standing:
     """Where a run stands after ``update`` updates."""
 
-    update: int = 0
+    update: Total = 0
     position: Position = Position()
-    tokens: int = 0
+    tokens: Total = 0
     seconds: float = 0.0
-    validate_every: int = 0  # updates; fixed when the run begins
+    validate_every: Total = 0  # updates; fixed when the run begins
     best: float | None = None  # validation, smaller is better
-    best_update: int = 0
-    best_epoch: int = 0
-    stale: int = 0  # validations since, after the warm-up
+    best_update: Total = 0
+    best_epoch: Total = 0
+    stale: Total = 0  # validations since, after the warm-up
     ended: bool = False  # early
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Standing:
-        return cls(**table | {"position": Position(**table["position"])})
+        made = cls(**table | {"position": Position(**table["position"])})
+        check_fields(made)
+        check_fields(made.position)
+        return made
 
 
 class Checkpoints:
@@ -70,16 +75,18 @@ class Checkpoints:
         self._write(path, tensors, {"format": FORMAT, "standing": asdict(standing)})
         self._prune("state", self.keep, standing.update)
 
-    def latest(self) -> tuple[Standing, dict[str, Tensor]] | None:
-        """The newest state that is whole."""
+    def latest(self, model: Shapes | None = None) -> tuple[Standing, dict[str, Tensor]] | None:
+        """The newest state that is whole, and of this model."""
         for path in reversed(self._files("state")):
             try:
-                tensors, about = read_tensors(path)
+                tensors, about = read_tensors(path, check=partial(_check_model, path, model or {}))
                 if about.get("format") != FORMAT:
                     raise Damaged(f"{path}: of format {about.get('format')}, expected {FORMAT}")
                 return Standing.from_table(about["standing"]), tensors
-            except (Damaged, KeyError, TypeError) as error:
+            except Damaged as error:
                 self.say(f"checkpoint passed over: {error}")
+            except (KeyError, TypeError, ValueError) as error:
+                self.say(f"checkpoint passed over: {path}: {error}")
         return None
 
     def snapshot(self, update: int, weights: dict[str, Tensor]) -> None:
@@ -143,6 +150,19 @@ class Checkpoints:
         """Later ones are damaged, or of the time before: they are written anew, and must not push out these."""
         for path in [path for path in self._files(kind) if _number(path) <= update][:-keep]:
             path.unlink(missing_ok=True)
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, each of its parameter's shape
+
+
+def _check_model(path: Path, model: Shapes, stored: Shapes) -> None:
+    """Raises where a state is of another model: its weights have other names or shapes, or its moments have."""
+    wanted = {f"model.{name}": shape for name, shape in model.items()}
+    moments = {f"{of}.{name}": shape for name, shape in model.items() for of in MOMENTS if f"{of}.{name}" in stored}
+    for name, shape in {**wanted, **moments}.items():
+        if name not in stored or stored[name] != tuple(shape):
+            got = list(stored[name]) if name in stored else "missing"
+            raise Damaged(f"{path}: of another model: {name} is {got}, expected {list(shape)}")
 
 
 def average(weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -117,7 +117,7 @@ class _Run:
     ) -> None:
         self.task, self.settings, self.ranks, self.progress, self.now = task, settings, ranks, progress, now
         self.files = Checkpoints(folder / "checkpoints", keep=settings.keep, average=settings.average, say=self._say)
-        found = self.files.latest()
+        found = self.files.latest({name: tuple(t.shape) for name, t in task.model.state_dict().items()})
         self.standing = found[0] if found else Standing()
         cost = ranks.agree([task.validation_cost])[0]
         self.standing.validate_every = self.standing.validate_every or settings.validations(cost)
