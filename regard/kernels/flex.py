@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 NAME = "flex"
 TILE = 128
+REMEMBERED = 32  # lists of tiles of masks that depend on positions alone
 BOOLEANS = 64 * 2**20  # of a mask that are looked at at a time
 PROGRAMS = 256  # compiled for as many functions and settings
 KINDS = (Causal, Window, Lengths, Prefix, Documents, Dense)
+_KNOWN: dict[tuple[object, ...], BlockMask] = {}
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch item, head, query and key
+Place = Callable[[Tensor, Tensor], Tensor]  # of batch item and index
 
 
 def refuses(problem: Problem) -> str | None:
@@ -159,8 +162,25 @@ def _blocks(p: Problem) -> BlockMask | None:
     """Which tiles are seen in part and which as a whole, in FlexAttention's lists."""
     if p.mask is None:
         return None
+    if not p.mask.static or isinstance(p.offset, Tensor) or torch.compiler.is_compiling():
+        return _made_blocks(p)
+    key = (_told(p.mask), p.batch, p.heads, p.queries, p.keys, p.offset, p.device)
+    if key not in _KNOWN:
+        while len(_KNOWN) >= REMEMBERED:
+            _KNOWN.pop(next(iter(_KNOWN)), None)
+        _KNOWN[key] = _made_blocks(p)
+    return _KNOWN[key]
+
+
+def _told(mask: Mask) -> tuple[object, ...]:
+    """A mask of positions alone, by what it is."""
+    return (type(mask), mask.ints, *map(_told, mask.parts))
+
+
+def _made_blocks(p: Problem) -> BlockMask:
     from torch.nn.attention.flex_attention import BlockMask
 
+    assert p.mask is not None
     tiles = -(-p.queries // TILE), -(-p.keys // TILE)
     empty, full = p.mask.tiles(Grid(p.row_index(), p.positions(), p.keys, TILE, TILE))
     empty, full = (torch.as_tensor(x, device=p.device).expand(p.batch, p.heads, *tiles).clone() for x in (empty, full))
@@ -208,16 +228,40 @@ def _joined(kind: type[Mask], parts: list[Visible]) -> Visible:
 
 
 def _near(mask: Causal | Window, p: Problem) -> Visible:
-    position, keys = p.positions().expand(p.batch, -1), p.positions_of_keys().expand(p.batch, -1)
+    of_query, of_key = _places(p)
     left, right = (mask.left, mask.right) if isinstance(mask, Window) else (None, 0)
-    left, right = (2**62 if reach is None else reach for reach in (left, right))
-    return lambda b, h, i, j: (position[b, i] - keys[b, j] <= left) & (keys[b, j] - position[b, i] <= right)
+    sides: list[Visible] = []
+    if left is not None:
+        back: int = left
+        sides.append(lambda b, h, i, j: of_query(b, i) - of_key(b, j) <= back)
+    if right is not None:
+        ahead: int = right
+        sides.append(lambda b, h, i, j: of_key(b, j) - of_query(b, i) <= ahead)
+    if not sides:
+        return lambda b, h, i, j: j >= 0
+    return sides[0] if len(sides) == 1 else _joined(And, sides)
+
+
+def _places(p: Problem) -> tuple[Place, Place]:
+    """Where a query and a key stand, by item and index."""
+    queries: Place = _by_index
+    keys: Place = _by_index
+    if isinstance(p.offset, Tensor) or p.offset != 0:
+        position = p.positions().expand(p.batch, -1)
+        queries = lambda b, i: position[b, i]  # noqa: E731
+    if p.key_positions is not None:
+        key_position = p.key_positions.expand(p.batch, -1)
+        keys = lambda b, j: key_position[b, j]  # noqa: E731
+    return queries, keys
+
+
+def _by_index(b: Tensor, i: Tensor) -> Tensor:
+    return i
 
 
 def _asked(mask: Function, p: Problem) -> Visible:
-    f, position, (items, heads, keys) = mask.f, p.positions().expand(p.batch, -1), mask.tensors
-    keys = keys.expand(p.batch, -1)
-    return lambda b, h, i, j: f(items[b], heads[h], position[b, i], keys[b, j])
+    f, (items, heads, _), (of_query, of_key) = mask.f, mask.tensors, _places(p)
+    return lambda b, h, i, j: f(items[b], heads[h], of_query(b, i), of_key(b, j))
 
 
 def _poison(out: Tensor, p: Problem) -> Tensor:
