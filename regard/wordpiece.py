@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.bounds import bytes_of, parsed_json
 from regard.bpe import Chunks
 from regard.spelling import spaced
 from regard.text import Encoded, Subwords, checked, fingerprint, parsed, word_numbers, write_whole
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+ABOUT = "tokenizer_config.json"
 _UNUSED = re.compile(r"\[unused\d+\]")
 _SILENT = re.compile(rf"\[(PAD|UNK|CLS|SEP|MASK)\]|{_UNUSED.pattern}")
 
@@ -60,11 +61,11 @@ class WordPiece:
         if path.is_dir():
             path = path / "tokenizer.json" if (path / "tokenizer.json").exists() else path / "vocab.txt"
         if path.name == "vocab.txt":
-            lowercase = True
-            with contextlib.suppress(FileNotFoundError):
-                about = json.loads(path.with_name("tokenizer_config.json").read_text(encoding="utf-8"))
-                lowercase = about.get("do_lower_case", True)
-            return cls.of_vocabulary(path.read_text(encoding="utf-8").splitlines(), lowercase=lowercase)
+            names = path.read_bytes()
+            try:
+                return cls.of_vocabulary(names.decode().splitlines(), lowercase=_lowers(path.with_name(ABOUT)))
+            except ValueError as error:
+                raise ValueError(f"{path}: not a usable vocabulary: {error}") from error
         try:
             return cls.from_json(path.read_bytes().decode())
         except ValueError as error:
@@ -173,6 +174,17 @@ class WordPiece:
     def _located(line: str, row: Any) -> Encoded:
         words = [*word_numbers(line), -1]
         return Encoded(row.ids, row.offsets, [words[start] for start, _ in row.offsets], row.word_ids)
+
+
+def _lowers(path: Path) -> bool:
+    """Is text lower-cased, by what Hugging Face's tokenizers say of themselves? BERT's first ones say nothing."""
+    if not path.exists():
+        return True
+    about = parsed_json(bytes_of(path, 1 << 20))
+    lowers = about.get("do_lower_case", True) if isinstance(about, dict) else None
+    if not isinstance(lowers, bool):
+        raise ValueError(f"{path.name}: expected do_lower_case to be true or false")
+    return lowers
 
 
 Cutter = Subwords | WordPiece

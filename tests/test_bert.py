@@ -123,10 +123,17 @@ def test_a_written_folder_loads_and_others_are_refused(tmp_path):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute"),
         ({"model_type": "gpt2"}, "expected a model of type bert, got 'gpt2'"),
         ({"is_decoder": True}, "expected an encoder"),
+        ({"hidden_size": "16"}, r"config.json: hidden_size must be a whole number of at least 1, got '16'"),
+        ({"hidden_size": 10**9}, r"config.json says \[50, 1000000000\]"),
+        ({"intermediate_size": 10**9}, r"a BERT whose encoder.0.feed_forward.up.weight is .*, and config.json says"),
+        ({"num_hidden_layers": 10**9}, "config.json says 1,000,000,000 layers"),
+        ({"max_position_embeddings": 10**9}, "a BERT whose positions.weight is"),
+        ({"model_type": {"a": 1}}, "expected a model of type bert"),
     ]:
         (tmp_path / "bert/config.json").write_text(json.dumps(about | change))
-        with pytest.raises(ValueError, match=message):
-            bert.from_bert(tmp_path / "bert")
+        with pytest.raises(ValueError, match=message) as refused:
+            bert.from_bert(tmp_path / "bert", bos_id=1, eos_id=2)
+        assert "\n" not in str(refused.value)
     with pytest.raises(TypeError, match=r"expected a transformers.BertModel or the folder of one, got Linear"):
         bert.from_bert(torch.nn.Linear(2, 2))
 

@@ -24,6 +24,7 @@ from regard.lexicon import Lexicon
 from regard.store import Damaged, read_tensors, read_toml, write_tensors
 from regard.text import Subwords
 from regard.train.checkpoint import Checkpoints, Standing
+from regard.wordpiece import WordPiece
 
 CPU = {"device": "cpu"}
 
@@ -338,3 +339,24 @@ def test_a_checkpoint_of_another_kind_is_passed_over(tmp_path, said, held, messa
     found = files.latest({"w": (2,)})
     assert found is not None and found[0].update == 4 and len(heard) == 1
     assert re.search(rf"^checkpoint passed over: .*state-00000005.safetensors: .*{message}[^\n]*$", heard[0])
+
+
+# --- vocabularies ---
+
+
+@pytest.mark.parametrize(
+    ("names", "about", "message"),
+    [
+        (b"[PAD]\n\xff", None, "'utf-8' codec can't decode"),
+        (b"a\nb", None, "expected the tokens"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]", "[" * 100_000, "nested too deeply"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]", "[1]", "tokenizer_config.json: expected do_lower_case to be true or false"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]", '{"do_lower_case": "no"}', "expected do_lower_case to be true or false"),
+    ],
+)
+def test_a_vocabulary_of_a_stranger(tmp_path, names, about, message):
+    (tmp_path / "vocab.txt").write_bytes(names)
+    if about is not None:
+        (tmp_path / "tokenizer_config.json").write_text(about)
+    with pytest.raises(ValueError, match=rf"vocab\.txt: not a usable vocabulary: .*{message}"):
+        WordPiece.load(tmp_path)

