@@ -166,7 +166,7 @@ class Masked:
         """The marks, by the gap of the translation that they are written into."""
         gap, edits = placed(self.marks, parts, text, whole), dict[Place, _Edit]()
         between = gaps(parts, len(text))
-        low = next(g for g, (_, end) in enumerate(between) if end >= len(self.prefix.rstrip()))
+        low = next((g for g, (_, end) in enumerate(between) if end >= len(self.prefix.rstrip())), len(between) - 1)
         gap = {at: between.index(between[max(g, low)]) for at, g in gap.items()}  # the prefix stays the beginning
         for g in sorted({*gap.values()}):
             some = in_order([mark for mark in self.marks if gap[mark.span.start] == g], gap)

@@ -84,12 +84,12 @@ class _Work:
     def __init__(self, item: Protected, how: How) -> None:
         self.item, self.how, self.many, self.output = item, how, how.many, Output()
         self.left: list[dict[str, Any]] = []
-        if item.spans and not item.prefix and not _has_text(item.line, item.spans):
-            copy = literal(item.line.strip())
-            self.found = [copy if how.shown else copy._replace(attention=())] * self.many
+        words = any(span.kind in ("word", "number") for span in item.spans)
+        if item.spans and not _has_text(item.line, item.spans) and not (item.prefix and words):
+            copy = literal(item.line.strip())  # a prefix goes before it: it is one of two pieces
+            self.found = [] if item.prefix else [copy if how.shown else copy._replace(attention=())] * self.many
         else:
             read = [span.read for span in item.spans]
-            words = any(span.kind in ("word", "number") for span in item.spans)
             self.left = [{"as_is": True}] * (any(read) or not read) + [{}] * bool(read) + [{"draw": OTHERS}] * words
 
     @property

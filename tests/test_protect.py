@@ -204,7 +204,7 @@ def test_what_the_model_copies_is_left_to_it(translator):
 @pytest.mark.parametrize("prefix", ["Voici", "Salut {name}", "<b>Un", "{name}"])
 def test_a_prefix_is_kept_and_its_spans_are_not_written_twice(translator, ignorant, prefix):
     for model in (translator, ignorant):
-        for line in ("<b>Hello</b> {name}, it is %s!", "{name}"):
+        for line in ("<b>Hello</b> {name}, it is %s!", "{name}", "😀"):
             (output,) = model.outputs([line], prefix=prefix, max_length=20, attention=True)
             found = output.text
             assert found.startswith(prefix)
