@@ -76,9 +76,12 @@ class _Translate(TypedDict, total=False):
     split: Index
 
 
-class _Exported(TypedDict, total=False):
+class _Shown(TypedDict):
     positions: Count
     layer: Index
+
+
+class _Exported(_Shown, total=False):
     head: Index
 
 

@@ -55,6 +55,8 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be {_named(dict if table else hint)}, got {shown(value)}")
         if table:
             try:
+                if missing := sorted(hint.__required_keys__ - value.keys()):
+                    raise ValueError(f"{', '.join(missing)} missing")
                 check(value, hints_of(hint))
             except ValueError as error:
                 raise ValueError(f"[{name}]: {error}") from None

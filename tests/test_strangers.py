@@ -90,6 +90,7 @@ WRONG = [
     ("transformer", "max_tokens = 64", "max_tokens = 1979-05-27", r"\[data\]: max_tokens must be a whole number of at"),
     ("qa", "window = 60", "window = {}", r"\[data\]: window must be a whole number of at least 1, got {}"),
     ("qa", 'task = "qa"', "task = [1]", r"task must be a text, got \[1\]"),
+    ("transformer", "[align]", "[ctranslate2]\nlayer = 0\n[align]", r"\[ctranslate2\]: positions missing"),
     ("transformer", 'kind = "transformer"', "kind = [1]", r"\[model\]: kind must be a text, got \[1\]"),
     ("transformer", "dim = 32", "dim = nan", "TransformerConfig: dim must be a whole number, got nan"),
     ("rnn", "input_feeding = true", "input_feeding = 1", "RNNConfig: input_feeding must be true or false, got 1"),
