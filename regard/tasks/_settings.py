@@ -228,7 +228,7 @@ class Settings(Table):
         updates = few_updates(pairs, 2400)
         small = {"dim": 128, "heads": 4, "dropout": 0.1}
         return {
-            "subwords": {"vocab_size": 4000, "dropout": 0.1},
+            "subwords": {"vocab_size": 4000, "dropout": 0.0},
             "transformer": {**small, "ffn_dim": 512, "encoder_layers": 3, "decoder_layers": 2},
             "rnn": {"dim": 128, "hidden_dim": 256, "dropout": 0.2},
             "training": {**brief(updates), "lr": 3e-3, "tokens": 2000, "rdrop": 0.0, "bleu_sentences": 200},
