@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regard.answerer import Answerer
     from regard.attend import attend, plan, steps
     from regard.explorer.answers import Answers
+    from regard.kernels.cpu_additive import warm_up
     from regard.kernels.reference import Steps
     from regard.loading import load
     from regard.plan import Plan
@@ -47,6 +48,7 @@ __all__ = [
     "show",
     "steps",
     "trace",
+    "warm_up",
 ]
 
 # Names and the modules they are in, which are imported when they are asked for: `regard --help` need not wait for
@@ -64,6 +66,7 @@ _NAMES = {
     "plan": "regard.attend",
     "record": "regard.trace",
     "steps": "regard.attend",
+    "warm_up": "regard.kernels.cpu_additive",
 }
 _MODULES = {"decode", "mask", "models", "nn", "score", "trace"}
 _MORE_MODULES = {"align", "data", "evaluate", "grammar", "plot", "text", "train"}

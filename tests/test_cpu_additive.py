@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -334,7 +335,37 @@ def test_first_call_says_what_it_does(tmp_path: object) -> None:
     )
     env = {"NUMBA_CACHE_DIR": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(sys.path)}
     first = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert "preparing the additive attention kernel (compiled once" in first.stderr
+    assert "preparing the additive attention kernel (compiled once" in first.stderr and "warm_up()" in first.stderr
+
+
+def test_warm_up_compiles_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of their own where there are cores, here where there are none; a second time it does nothing."""
+    started: list[list[str]] = []
+    begin = subprocess.Popen
+    monkeypatch.setattr(cpu_additive, "_READY", set())
+    monkeypatch.setattr(cpu_additive, "_compiled", lru_cache(cpu_additive._compiled.__wrapped__))
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **rest: started.append(command) or begin(command, **rest))
+    monkeypatch.setattr(cpu_additive, "usable", lambda: 2)
+    assert regard.warm_up(torch.bfloat16) > 0
+    assert [command[3:5] for command in started] == [["float32", "decode"], ["float32", "backward"]]
+    assert {("float32", which) for which in ("forward", "decode", "backward")} == cpu_additive._READY
+    regard.warm_up()
+    monkeypatch.setattr(cpu_additive, "usable", lambda: 1)
+    regard.warm_up(torch.float64, training=False)
+    assert len(started) == 2 and ("float64", "decode") in cpu_additive._READY
+    with pytest.raises(TypeError, match=r"warm_up takes float16, .* got torch\.int64"):
+        regard.warm_up(torch.int64)
+
+
+@pytest.mark.slow
+def test_what_other_processes_compile_is_found_on_disk(tmp_path: object) -> None:
+    code = (
+        "import regard; from regard.kernels.cpu_additive import _numba as loops; regard.warm_up(training=False); "
+        "print(*(sum(f.stats.cache_hits.values()) for f in (loops.forward, loops.decode)))"
+    )
+    env = {"NUMBA_CACHE_DIR": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]
 
 
 KEYS = """

@@ -94,7 +94,7 @@ COMMANDS = ["typer", "rich", "sacrebleu", "rouge_score"]  # what only commands n
 
 def test_public_names():
     functions, modules = (
-        {"attend", "load", "plan", "record", "show", "steps"},
+        {"attend", "load", "plan", "record", "show", "steps", "warm_up"},
         {"decode", "mask", "models", "nn", "score", "trace"},
     )
     own = {"Answerer", "Keys", "Plan", "Steps", "Summarizer", "Trace", "Translator"}

@@ -8,8 +8,10 @@ forked child too, and their number follows ``torch.get_num_threads()``.
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -19,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard._processors import usable
 from regard.kernels import _dense as dense
 from regard.kernels import _op
 from regard.kernels._additive import readable, refuses_terms
@@ -355,6 +358,43 @@ def _tiles(p: Problem, block_k: int) -> tuple[Tensor, Tensor]:
 # --- what is compiled ---
 
 _compiling = threading.Lock()
+_READY: set[tuple[str, str]] = set()  # types and loops that are compiled in this process
+
+
+def warm_up(dtype: torch.dtype = torch.float32, *, training: bool = True) -> float:
+    """Compile what runs additive attention on a CPU, so that no call has to wait for it; returns the seconds it took.
+
+    Its loops are compiled for this machine's CPU within the first call that needs them, forward, backward and in
+    decoding: some seconds each, and again where the package or numba is another one. They are kept on disk, so that
+    once is enough: where an image is built, or before a server takes requests. Here they are compiled in processes
+    side by side. ``training=False`` leaves out the backward pass; half types are computed in float32.
+
+    >>> import regard
+    >>> seconds = regard.warm_up(training=False)
+    """
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(f"warm_up takes float16, bfloat16, float32 or float64, got {dtype}")
+    if NUMBA_MISSING:
+        return 0.0
+    began, wide = time.perf_counter(), torch.float64 if dtype == torch.float64 else torch.float32
+    wanted = ["forward", "decode", *(["backward"] if training else [])]
+    others = [_start_compiling(str(wide).removeprefix("torch."), which) for which in wanted[1:]]
+    _loops(wide, wanted[0])
+    for other in others:
+        if other is not None:
+            other.wait()
+    for which in wanted[1:]:  # from disk, or now where no other process could write there
+        _loops(wide, which)
+    return time.perf_counter() - began
+
+
+def _start_compiling(real: str, which: str) -> subprocess.Popen[bytes] | None:
+    """Another process that compiles a loop; None where there is no core for it, or it is there already."""
+    if usable() < 2 or (real, which) in _READY or not sys.executable:
+        return None
+    code = "import sys; sys.path[:] = sys.argv[3:]\nfrom regard.kernels.cpu_additive import _numba as loops\n"
+    command = [sys.executable, "-c", code + "loops.prepare(*sys.argv[1:3])", real, which, *sys.path]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _loops(dtype: torch.dtype, which: str) -> Any:
@@ -372,6 +412,7 @@ def _compiled(real: str, which: str) -> Any:
         from regard.kernels.cpu_additive import _numba as loops
 
         loops.prepare(real, which)
+        _READY.add((real, which))
     finally:
         notice.cancel()
     return loops
@@ -379,5 +420,6 @@ def _compiled(real: str, which: str) -> Any:
 
 def _say_compiling() -> None:
     sys.stderr.write(
-        "regard: preparing the additive attention kernel (compiled once for this CPU, then cached on disk) ...\n"
+        "regard: preparing the additive attention kernel (compiled once for this CPU, then cached on disk; "
+        "regard.warm_up() does all of it beforehand) ...\n"
     )
