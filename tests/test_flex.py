@@ -221,6 +221,23 @@ def test_beside_other_scores_and_in_groups():
     check(q, k, v, PerHead((2, Dot()), (2, edit)), (), {}, "auto")
 
 
+class Slopes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slopes = torch.nn.Parameter(torch.rand(4, device=DEVICE, dtype=DTYPE))
+
+    def forward(self, s, b, h, i, j):
+        return s - self.slopes[h] * (i - j).abs() / 256
+
+
+def test_a_module_as_a_function_is_part_of_the_score():
+    made = Function(Slopes())
+    check(*inputs(), made, list(made.parameters()), mask=Causal(), offset=50)
+    other = Function(Slopes())
+    other.load_state_dict(made.state_dict())
+    assert list(made.state_dict()) == ["f.slopes"] and torch.equal(other.f.slopes, made.f.slopes)
+
+
 def test_what_a_function_is_made_of():
     for made, error, message in [
         (lambda: Function(3), TypeError, r"takes a function of \(s, b, h, i, j\).*got int"),

@@ -21,8 +21,9 @@ class Function(Score):
 
     The score of query i and key j comes as a tensor, and with it whole numbers that broadcast to its shape [batch,
     heads, queries, keys]: batch item, head (in a PerHead, of its group), position of the query, position of the key.
-    What the function closes over is learned if it wants a gradient. (The same functions serve FlexAttention as its
-    ``score_mod``, which runs those of a dot product on a GPU.)
+    What the function closes over is learned if it wants a gradient; a ``torch.nn.Module`` as the function is part of
+    the score, and in its state dict. (The same functions serve FlexAttention as its ``score_mod``, which runs those of
+    a dot product on a GPU.)
 
     >>> q, k = torch.tensor([[[0.2, 0.1]]]), torch.tensor([[[0.3, 0.4], [0.5, 0.6]]])
     >>> near = Function(lambda s, b, h, i, j: s - 0.5 * (j - i).abs(), Dot(scale=1.0))
