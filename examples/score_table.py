@@ -36,12 +36,15 @@ from regard.score import (
     Bilinear,
     Cosine,
     Dot,
+    Function,
     General,
     Key,
     Location,
     PerHead,
+    QKNorm,
     Relative,
     Rotary,
+    Scale,
     Score,
     Softcap,
     T5Bias,
@@ -66,6 +69,10 @@ class Entry:
 
 def mixed(n: int, d: int) -> Score:
     return PerHead((2, Dot()), (1, Additive(d, d, d)), (1, Rotary(Dot())))
+
+
+def by_head(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return s * (1 + 0.1 * h)
 
 
 DOT, ADDITIVE = "`Dot()`", "`Additive(d, d, d)`"
@@ -127,6 +134,14 @@ ENTRIES = [
         "[Gemma 2, 2024](https://arxiv.org/abs/2408.00118)",
         lambda n, d: Softcap(Dot(), 50.0),
     ),
+    Entry("`Scale(Dot(), heads=4)`", "s_h · q·k / √d", "", lambda n, d: Scale(Dot(), heads=HEADS)),
+    Entry(
+        "`QKNorm(Dot())`",
+        "cos(q, k) / √d",
+        "[Henry et al. 2020](https://arxiv.org/abs/2010.04245)",
+        lambda n, d: QKNorm(Dot()),
+    ),
+    Entry("`Function(f)`", "f(q·k / √d, b, h, i, j), here s · (1 + 0.1 h)", "", lambda n, d: Function(by_head)),
     Entry("`PerHead(…)`: 2 Dot, 1 Additive, 1 Rotary", "one of them per group of heads", "", mixed),
 ]
 WRITTEN_OUT = "Additive written out: `softmax(score(q, k)) @ v`"

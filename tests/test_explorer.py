@@ -430,7 +430,7 @@ def test_a_large_body_without_a_length_is_cut_off(client):
         ("steps?key=99", "key: there are 8, from 0; got 99"),
         ("align?shift=2", "shift: expected one of 0, 1"),
         ("align?layer=9", "layer: there are 3"),
-        ("align?head=9", "head: expected one of 4"),
+        ("align?head=9", "head of cross-attention: expected one of 4"),
     ],
 )
 def test_bad_questions(client, traced, query, reason):
