@@ -113,7 +113,8 @@ def test_the_page_of_scores_has_every_score():
         for name in ("formulas", "time", "memory")
     }
     for score in set(regard.score.__all__) - {"Score", "Sum"}:
-        assert re.search(rf"^(.*\. )?\*\*{score}\*\* ", page, re.MULTILINE), f"docs/scores.md says nothing about {score}"
+        told = re.search(rf"^(.*\. )?\*\*{score}\*\* ", page, re.MULTILINE)
+        assert told, f"docs/scores.md says nothing about {score}"
         if not issubclass(getattr(regard.score, score), regard.score.Score):
             continue  # a setting of a score
         for name, table in tables.items():
