@@ -146,7 +146,7 @@ class Mask:
 
     def _with(self, *tensors: Tensor) -> Mask:
         """The same with other tensors: of a subclass, still one."""
-        if type(self) in (Lengths, Prefix, Dense):  # torch.compile cannot copy before PyTorch 2.13
+        if type(self) in (Lengths, Prefix, Documents, Dense):  # torch.compile cannot copy before PyTorch 2.13
             return type(self)(*tensors)
         other = Causal() if type(self) is Causal else copy.copy(self)
         other.tensors = tensors
@@ -319,7 +319,7 @@ class Documents(Mask):
     def bind(self, shape: Shape) -> Mask:
         q = per_position("Documents: query_ids", "id", self.tensors[0], shape, shape.queries)
         k = per_position("Documents: key_ids", "id", self.tensors[1], shape, shape.keys)
-        return Documents(q, k)
+        return self._with(q, k)
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
         q, k = self.tensors

@@ -7,7 +7,7 @@ from cases import Sizes, tensors
 import regard
 from regard import mask as masks
 from regard.kernels import blockwise, sdpa
-from regard.mask import Causal, Dense, Lengths, Mask, Window
+from regard.mask import Causal, Dense, Documents, Lengths, Mask, Window
 from regard.score import Additive, ALiBi, Dot, PerHead, Rotary, Score, Softcap
 from regard.score._tensors import distances, grouped
 
@@ -143,6 +143,42 @@ def test_a_subclass_of_a_mask_inherits_no_verdicts():
 
     out = regard.attend(q, k, v, score=Softcap(Dot(), 1.0), mask=Thinned(Window(20, 20).dense(40)))
     torch.testing.assert_close(out, regard.attend(q, k, v, score=Softcap(Dot(), 1.0), mask=seen))
+
+
+class Mine(Documents):
+    """Even keys of the same document."""
+
+    def visible(self, rows, positions, cols):
+        return super().visible(rows, positions, cols) & (cols % 2 == 0)
+
+
+def test_a_subclass_of_documents_is_asked_itself():
+    q, k, v = tensors(Sizes(queries=7, keys=7), grad=True)
+    ids = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    seen = Documents(ids).dense(7) & (torch.arange(7) % 2 == 0)
+    for score in (Softcap(Dot(), 1.0), Dot()):
+        out = agree("auto", (q, k, v), score=score, mask=Mine(ids) & Causal())
+        torch.testing.assert_close(out, regard.attend(q, k, v, score=score, mask=seen & Causal()))
+
+
+class Squared(Dot):
+    def forward(self, q, k, offset=0):
+        return super().forward(q, k, offset).square()
+
+
+class Doubled(Rotary):
+    def forward(self, q, k, offset=0):
+        return 2 * super().forward(q, k, offset)
+
+
+@pytest.mark.parametrize("made", [Squared(), Doubled(Dot()), 2 * Squared()], ids=lambda x: type(x).__name__)
+def test_a_subclass_of_a_score_with_another_forward_inherits_no_lowering(made):
+    q, k, v = tensors(SIZES, grad=True)
+    out = agree("auto", (q, k, v), score=made, mask=Causal(), offset=3)
+    dense = made(q, k, 3).masked_fill(~Causal().dense(9, 11, offset=3), -torch.inf)
+    torch.testing.assert_close(out, dense.softmax(-1) @ grouped(v, q))
+    with pytest.raises(ValueError, match="Softcap wraps pair-shaped scores"):
+        Softcap(made, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from regard.terms import FormulaTerm, Keys, Queries
 if TYPE_CHECKING:
     from regard.score.combine import Sum
 
+_SHAPES = {"dot_shaped", "pair_shaped", "positional", "pairs", "capped", "value_table"}
+_OF_A_FORMULA = _SHAPES | {"key_tensors", "queries", "keys", "cached_keys"}  # what says how it is lowered
+
 
 class Score(nn.Module):
     """What all scores share. Scores add and scale: ``2 * Dot() + ALiBi(heads=8)``, ``sum([...])``, ``-score``.
@@ -38,6 +41,13 @@ class Score(nn.Module):
     value_table = False  # it brings a term for the context
     key_tensors = 1  # how many tensors the key half holds
     _given: tuple[str, ...] = ()  # names of buffers that hold what the caller gave
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Who writes another ``forward`` alone inherits no halves: they were those of the formula before."""
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls) and "queries" not in vars(cls):
+            for name in _OF_A_FORMULA - vars(cls).keys():
+                setattr(cls, name, vars(Score)[name])
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         """E, [..., H, L, S], for queries [..., H, L, Dq] at positions offset + i and keys [..., K, S, Dk] at j."""
