@@ -593,8 +593,15 @@ def build(kind: str, tensors: tuple[Tensor, ...], ints: tuple[int, ...], parts: 
 def bind(mask: Mask, shape: Shape) -> Mask:
     """The mask made for a problem; one of one's own as a :class:`ByVisible`."""
     bound = mask.bind(shape)
-    known = isinstance(bound, ByVisible) or type(bound) in KINDS.values()
-    return bound if known else ByVisible(bound, math.prod(shape.batch))
+    if isinstance(bound, ByVisible) or type(bound) in KINDS.values():
+        return bound
+    if shape.key_positions is not None and mask.reads_positions and not _writes(mask, "bind"):
+        raise ValueError(
+            f"{type(mask).__name__} is known by `visible` alone, in which key j stands at j: it takes positions of "
+            "queries, but not of keys (unless it does not look at positions and says so, reads_positions = False); a "
+            "Function is told both"
+        )
+    return ByVisible(bound, math.prod(shape.batch))
 
 
 def unknown(mask: Mask | None) -> str | None:

@@ -5,7 +5,7 @@ import torch
 from cases import PAIRED, Sizes, refusal, score, tensors
 
 import regard
-from regard.mask import Causal, Dense, Documents, Lengths, Window
+from regard.mask import Causal, Dense, Documents, Lengths, Mask, Window
 from regard.score import ALiBi, Dot, Rotary
 from regard.trace import Trace, load
 
@@ -165,6 +165,32 @@ def test_scores_and_masks_of_ones_own():
     with pytest.raises(ValueError, match="Far is known by its formula alone, in which key j stands at j"):
         regard.attend(q, k, v, score=2 * Far(), positions=at)
     assert regard.attend(q, k, v, score=2 * Far(), positions=(at[0], None)).shape == (3, 4, 5, 3)
+
+
+class Stride(Mask):
+    def visible(self, rows, positions, cols):
+        return ((positions[..., None] - cols) % 2 == 0)[:, None]
+
+
+class Even(Mask):
+    reads_positions = False
+
+    def visible(self, rows, positions, cols):
+        return cols % 2 == 0
+
+
+def test_a_mask_of_ones_own_that_reads_positions_takes_none_of_keys():
+    """It would take an index for a position. One that says that it reads none, or is bound to them, is asked."""
+    (q, k, v), at = tensors(S), (places(5, True), places(7, True))
+    with pytest.raises(ValueError, match=r"Stride is known by `visible` alone, in which key j stands at j: it takes"):
+        regard.attend(q, k, v, mask=Causal() & ~Stride(), positions=at)
+    near = regard.attend(q, k, v, mask=Stride(), positions=(at[0], None))
+    seen = ((at[0][..., None] - torch.arange(7)) % 2 == 0)[:, None]
+    torch.testing.assert_close(near, regard.attend(q, k, v, mask=seen), rtol=0, atol=1e-12)
+    even = regard.attend(q, k, v, score=Rotary(Dot()), mask=Even(), positions=at)
+    seen = (torch.arange(7) % 2 == 0).expand(5, 7)
+    want = regard.attend(q, k, v, score=Rotary(Dot()), mask=seen, positions=at)
+    torch.testing.assert_close(even, want, rtol=0, atol=1e-12)
 
 
 def test_positions_that_nothing_reads_stop_no_kernel():
