@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from regard.arguments import autocast, check_number, check_tensors, flat, seed_o
 from regard.kernels import _autocast
 from regard.kernels import _guard as guard
 from regard.mask import Mask, Shape, as_mask, bind, broadcast_pairs
+from regard.packed import Packed
 from regard.places import Places, Positions, places_of
 from regard.plan import BACKENDS, Choice, choose
 from regard.score import PerHead, Score
@@ -80,6 +82,8 @@ def lower(
         )
     mask = None if mask is None else as_mask(mask)
     places = places_of(offset, positions, None if mask is None else mask.packing(), shape, lowered)
+    if mask is not None and (packed := mask.packing()) is not None:
+        _check_lengths(score, packed)
     bound = None if mask is None else bind(mask, replace(shape, key_positions=places.keys))
     q, v, *keys = (flat(x, shape.batch) for x in (q, v, *key_tensors))
     bad_keys, bad_rows = None, None
@@ -108,6 +112,19 @@ def lower(
     )
     problems = _groups(whole, score, q, keys_or_k, places, shape) if isinstance(score, PerHead) else (whole,)
     return Call(problems, shape.batch, backend)
+
+
+def _check_lengths(score: Score, packed: Packed) -> None:
+    """One call has one length for frequencies that go by it."""
+    if score.unchanged_up_to == math.inf:
+        return
+    documents = packed.documents()
+    lengths = None if documents is None else {keys.stop - keys.start for _, keys in documents} - {0}
+    if lengths is None or (len(lengths) > 1 and max(lengths) > score.unchanged_up_to):
+        raise ValueError(
+            "NTKScaling goes by the length of the sequence, of which packed documents have several: run them one by "
+            "one, or scale with what does not, as YaRNScaling"
+        )
 
 
 def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slice]:

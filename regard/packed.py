@@ -39,6 +39,7 @@ class Packed:
     keys: Tensor  # [N + 1]
     aligned: bool  # every document is known to have as many keys as queries: query i stands at key i
     laid: Layout | None  # made at once where lengths are checked: not in a compiled program, nor of nested tensors
+    ends: tuple[list[int], list[int]] | None = None  # the same offsets as numbers, where they were read
 
     @staticmethod
     def of(query_offsets: Tensor | Sequence[int], key_offsets: Tensor | Sequence[int] | None) -> Packed:
@@ -53,7 +54,7 @@ class Packed:
         if torch.compiler.is_compiling():
             return Packed(queries, keys, keys is queries, None)
         q, k = _checked(queries), _checked(keys)
-        return Packed(queries, keys, q == k, _lay_out(queries, keys, q[-1], k[-1]))
+        return Packed(queries, keys, q == k, _lay_out(queries, keys, q[-1], k[-1]), (q, k))
 
     @staticmethod
     def known(query_offsets: Tensor, key_offsets: Tensor | None) -> Packed:
@@ -61,6 +62,15 @@ class Packed:
         queries = query_offsets.long()
         keys = queries if key_offsets is None else key_offsets.long()
         return Packed(queries, keys, key_offsets is None, None)
+
+    def documents(self) -> list[tuple[slice, slice]] | None:
+        """The queries and the keys of each; None in a compiled program that was given tensors, which cannot be read."""
+        ends = self.ends
+        if ends is None and not torch.compiler.is_compiling():
+            ends = self.queries.tolist(), self.keys.tolist()
+        if ends is None:
+            return None
+        return [(slice(*q), slice(*k)) for q, k in zip(pairwise(ends[0]), pairwise(ends[1]), strict=True)]
 
     def lay_out(self, queries: int, keys: int, device: torch.device) -> Layout:
         """The layout of so many queries and keys, all that there are."""

@@ -9,7 +9,7 @@ from cases import PAIRED, Sizes, in_float64, refusal, score, tensors
 import regard
 from regard.mask import Causal, Documents, Lengths, Prefix, Shape, Window
 from regard.places import places_of
-from regard.score import ALiBi, Bias, Dot, Relative, Rotary
+from regard.score import ALiBi, Bias, Dot, NTKScaling, PerHead, Relative, Rotary
 from regard.trace import Trace
 
 # Documents of equal lengths, longer ones of keys, of queries; without queries, without keys, without either.
@@ -139,6 +139,22 @@ def test_scores_and_masks_of_ones_own(pack, inner, monkeypatch):
     for backend in ("reference", "blockwise"):
         check_same(pack, Rotary(Dot()) + 2 * Near(), inner, backend)
     check_same(pack, in_float64(Relative(4, 2, values=True, value_dim=3)), inner, "auto")
+
+
+@pytest.mark.parametrize("around", [lambda s: s, lambda s: 2 * s + ALiBi(4), lambda s: PerHead((2, Dot()), (2, s))])
+def test_frequencies_that_go_by_the_length_have_one_length(around):
+    """Documents of one length, or within the length of the training, have those that they have alone."""
+    check_same("more_keys", around(Rotary(Dot(), scaling=NTKScaling(4.0, 5))), Causal(), "auto")  # 4, 5 and 5 keys
+    long = around(Rotary(Dot(), scaling=NTKScaling(4.0, 4)))
+    q, k, v = inputs("more_keys")
+    for mask in (mask_of("more_keys"), Documents.known(torch.tensor([0, 1, 3, 6]), torch.tensor([0, 4, 9, 14]))):
+        with pytest.raises(ValueError, match="NTKScaling goes by the length of the sequence, of which packed"):
+            regard.attend(q, k, v, score=long, mask=mask)
+    parts = [x[..., 2:, :] for x in (q, k, v)]
+    packed = Documents.packed([0, 1, 4], [0, 6, 12]) & Causal()
+    first = [x[..., :n, :] for x, n in zip(parts, (1, 6, 6), strict=True)]
+    alone = regard.attend(*first, score=long, mask=Causal(), offset=5)
+    torch.testing.assert_close(regard.attend(*parts, score=long, mask=packed)[..., :1, :], alone, rtol=0, atol=1e-12)
 
 
 def test_long_packs_in_many_tiles():

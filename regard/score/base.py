@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,11 @@ class Score(nn.Module):
     def __neg__(self) -> Score:
         return self * -1
 
+    @property
+    def unchanged_up_to(self) -> float:
+        """How long a sequence may be before its length changes the score, as it does stretched frequencies."""
+        return min([math.inf, *[part.unchanged_up_to for part in scores_in(self)[1:]]])
+
     # --- buffers that no state dict has ---
 
     def _constants(self) -> dict[str, Tensor]:
@@ -138,6 +144,12 @@ def _kept(before: Tensor, after: Tensor | None) -> Tensor:
     if before.is_meta:
         return before
     return after if after is before or after.is_meta else after.copy_(before)
+
+
+def scores_in(module: nn.Module) -> list[Score]:
+    """A score and all that it is made of. (torch.compile has no ``modules()`` of what a program makes.)"""
+    own = [module] if isinstance(module, Score) else []
+    return own + [part for child in module.children() for part in scores_in(child)]
 
 
 def told(given: object) -> str:

@@ -12,7 +12,7 @@ from regard.score._checks import arguments, check_finite, check_positive, check_
 from regard.score._tensors import positions
 from regard.score.base import Score, told
 from regard.score.pairs import Dot
-from regard.score.scaling import Scaling, frequencies
+from regard.score.scaling import NTKScaling, Scaling, frequencies
 from regard.terms import Keys, Queries
 
 
@@ -141,6 +141,11 @@ class Rotary(Score):
                 f"or the {key_dim} of the keys"
             )
         self.inner.check(heads, query_dim, kv_heads, key_dim)
+
+    @property
+    def unchanged_up_to(self) -> float:
+        own = self.scaling.length if isinstance(self.scaling, NTKScaling) else math.inf
+        return min(own, self.inner.unchanged_up_to)
 
     def _rotate(self, x: Tensor, start: int | Tensor, length: int | None = None) -> Tensor:
         dims = x.shape[-1] if self.dims is None else self.dims

@@ -60,6 +60,7 @@ class NTKScaling(Scaling):
     (Described by Peng et al. 2023, https://arxiv.org/abs/2309.00071.) L is what a half of the score sees: offset +
     queries on one side, start + keys on the other. These are one number where the last query stands at the last key, as
     in a sequence that attends to itself, with a cache or without; keys that a cache holds stay turned as they were.
+    Packed documents of several lengths, of which one is beyond L₀, are refused: a call has one L.
     """
 
     length: int
