@@ -82,9 +82,9 @@ def lower(
         )
     mask = None if mask is None else as_mask(mask)
     places = places_of(offset, positions, None if mask is None else mask.packing(), shape, lowered)
-    if mask is not None and (packed := mask.packing()) is not None:
-        _check_lengths(score, packed)
-    bound = None if mask is None else bind(mask, replace(shape, key_positions=places.keys))
+    if places.packed is not None:
+        _check_lengths(score, places.packed)
+    bound = None if mask is None else bind(mask, replace(shape, key_positions=places.keys, laid=places.laid))
     q, v, *keys = (flat(x, shape.batch) for x in (q, v, *key_tensors))
     bad_keys, bad_rows = None, None
     if bound is not None and not (isinstance(k, Keys) and k.trusted):
@@ -201,13 +201,17 @@ def _formula(term: Term, places: Places, device: torch.device) -> Term:
     """A formula told where queries stand, in the counting of the keys, and what it is computed under."""
     if not isinstance(term, FormulaTerm):
         return term
-    if places.keys is not None and term.positional:
+    if places.keys is not None and term.fixes_keys:
         raise ValueError(
             f"{term.name} is known by its formula alone, in which key j stands at j: it takes positions of queries, "
             "but not of keys (unless it does not look at positions and says so, positional = False)"
         )
     under = torch.get_autocast_dtype(device.type) if _autocast.is_on(device) else None
-    return replace(term, offset=places.among_keys, autocast=under)
+    term = replace(term, offset=places.among_keys, autocast=under)
+    if not term.knows_places:
+        return replace(term, packed=places.packed)
+    moved = places.keys is not None or places.packed is not None
+    return replace(term, starts=(places.query_start, places.key_start) if moved else None)
 
 
 def _learned_biases(terms: Terms) -> bool:

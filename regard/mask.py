@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.packed import Packed
+from regard.packed import Layout, Packed
 
 __all__ = ["And", "Causal", "Dense", "Documents", "Function", "Lengths", "Mask", "Not", "Or", "Prefix", "Window"]
 
@@ -41,6 +41,7 @@ class Shape:
     keys: int
     device: torch.device
     key_positions: Tensor | None = None  # [B|1, S]; None: key j stands at j
+    laid: Layout | None = None  # of packed documents, in which positions restart
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,10 @@ class Mask:
         """
         keys = queries if keys is None else keys
         packed, device = self.packing(), torch.device("cpu")
-        bound = bind(self, Shape(batch, heads, queries, keys, device))
+        laid = None if packed is None else packed.lay_out(queries, keys, device)
+        bound = bind(self, Shape(batch, heads, queries, keys, device, laid=laid))
         rows, cols = torch.arange(queries), torch.arange(keys)
-        where = rows + offset if packed is None else packed.lay_out(queries, keys, device).among_keys
+        where = rows + offset if laid is None else laid.among_keys
         seen = bound.visible(rows, where[None], cols)
         seen = seen.expand(math.prod(batch), heads, queries, keys)
         return seen.reshape(*batch, *((heads,) if heads > 1 else ()), queries, keys)
@@ -481,8 +483,8 @@ class Function(Mask):
 
     The arguments are whole numbers in tensors that broadcast to [batch, heads, l, s], and so must the result. Query i
     counts from ``offset``, as in every mask, so that a step of decoding asks what the whole sequence would, and with
-    ``positions=`` both are positions. (The same
-    functions serve FlexAttention as its ``mask_mod``; batch dims count as one there and here.)
+    ``positions=`` or in packed documents both are positions. (The same functions serve FlexAttention as its
+    ``mask_mod``; batch dims count as one there and here.)
 
     >>> Function(lambda b, h, i, j: (j <= i) & (i - j < 2)).dense(3).int()
     tensor([[1, 0, 0],
@@ -496,23 +498,25 @@ class Function(Mask):
         self.f = f
 
     def bind(self, shape: Shape) -> Mask:
-        sizes = (math.prod(shape.batch), shape.heads)
+        items, heads = (torch.arange(n, device=shape.device) for n in (math.prod(shape.batch), shape.heads))
+        if shape.laid is not None:  # queries are asked about by their place among the keys of the whole pack
+            return self._with(items, heads, shape.laid.key_positions[None], shape.laid.query_positions[None])
         keys = shape.key_positions
-        keys = torch.arange(shape.keys, device=shape.device)[None] if keys is None else keys
-        return self._with(*(torch.arange(n, device=shape.device) for n in sizes), keys)
+        return self._with(items, heads, torch.arange(shape.keys, device=shape.device)[None] if keys is None else keys)
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        items, heads, keys = self.tensors
+        items, heads, keys, *queries = self.tensors
+        positions = queries[0][:, rows] if queries else positions
         at = positions[:, None, :, None], keys[:, None, None, cols]
         return self.f(items[:, None, None, None], heads[:, None, None], *at)
 
     def for_heads(self, heads: slice) -> Mask:
-        items, own, keys = self.tensors
-        return self._with(items, own[heads], keys)
+        items, own, *places = self.tensors
+        return self._with(items, own[heads], *places)
 
     def for_items(self, items: slice) -> Mask:
-        own, heads, keys = self.tensors
-        return self._with(own[items], heads, keys if len(keys) == 1 else keys[items])
+        own, heads, *places = self.tensors
+        return self._with(own[items], heads, *(x if len(x) == 1 else x[items] for x in places))
 
     def __repr__(self) -> str:
         return f"Function({getattr(self.f, '__name__', type(self.f).__name__)})"

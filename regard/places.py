@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.arguments import offset_of
 from regard.mask import Shape, per_position
-from regard.packed import Packed
+from regard.packed import Layout, Packed
 
 Positions = Tensor | tuple[Tensor | None, Tensor | None]
 """Of queries and keys alike, [L] or [*batch, L]; or of either side, None where each stands at its own index."""
@@ -27,6 +27,8 @@ class Places:
     keys: Tensor | None = None  # positions of the keys, [B|1, S]; None: their index
     query_start: int | Tensor = 0  # position of query i less i, [B] or [B|1, L]
     key_start: int | Tensor = 0  # position of key j less j, [B|1, S]
+    packed: Packed | None = None  # the documents that positions restart in
+    laid: Layout | None = None
 
     @property
     def among_keys(self) -> int | Tensor:
@@ -62,8 +64,9 @@ def _packed(packed: Packed, shape: Shape, lowered: bool) -> Places:
     queries, keys = (torch.arange(n, device=shape.device) for n in (shape.queries, shape.keys))
     offset: int | Tensor = 0 if packed.aligned else (laid.among_keys - queries)[None]
     if lowered:
-        return Places(offset, None, offset)
-    return Places(offset, None, (laid.query_positions - queries)[None], (laid.key_positions - keys)[None])
+        return Places(offset, None, offset, 0, packed, laid)
+    starts = (laid.query_positions - queries)[None], (laid.key_positions - keys)[None]
+    return Places(offset, None, *starts, packed, laid)
 
 
 def _given(positions: Positions, shape: Shape) -> Places:

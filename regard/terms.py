@@ -20,6 +20,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from regard.mask import Mask
+    from regard.packed import Packed
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of queries, keys and values
 
@@ -94,7 +95,7 @@ class FormulaTerm:
     It keeps all queries, keys, items and heads, whatever part of the problem it stands in: a formula may look at any.
     """
 
-    formula: Callable[[Tensor, Tensor, int | Tensor], Tensor]
+    formula: Callable[..., Tensor]
     q: Tensor  # [B, H, L, Dq]
     offset: int | Tensor
     autocast: torch.dtype | None = None  # what it is computed under
@@ -105,6 +106,9 @@ class FormulaTerm:
     head: int | None = None
     columns: slice | None = None  # the only keys of that problem
     edit: Edit | None = None  # the formula, where it is one
+    first: int = 0  # the index of the first of these queries among all
+    packed: Packed | None = None  # the documents that it is asked for one by one
+    starts: tuple[int | Tensor, int | Tensor] | None = None  # what ``knows_places`` is told of queries and keys
 
     @property
     def name(self) -> str:
@@ -120,7 +124,17 @@ class FormulaTerm:
         """Does the formula depend on where queries and keys stand? It may, unless its score says no."""
         return getattr(self._innermost(), "positional", True)
 
-    def _innermost(self) -> Callable[[Tensor, Tensor, int | Tensor], Tensor]:
+    @property
+    def knows_places(self) -> bool:
+        """Can the formula be told where each query and key stands, rather than where the first query does?"""
+        return getattr(self._innermost(), "knows_places", False)
+
+    @property
+    def fixes_keys(self) -> bool:
+        """Must key j stand at j?"""
+        return self._innermost().inner.positional if self.knows_places else self.positional  # type: ignore[attr-defined, no-any-return]
+
+    def _innermost(self) -> Callable[..., Tensor]:
         formula = self.formula
         while isinstance(formula, _Times):
             formula = formula.formula
@@ -249,11 +263,11 @@ def scaled(term: Term, factor: float | Tensor, q: Tensor) -> Term:
 class _Times:
     """factor · formula."""
 
-    formula: Callable[[Tensor, Tensor, int | Tensor], Tensor]
+    formula: Callable[..., Tensor]
     factor: float | Tensor
 
-    def __call__(self, q: Tensor, k: Tensor, offset: int | Tensor) -> Tensor:
-        e = self.formula(q, k, offset)
+    def __call__(self, q: Tensor, k: Tensor, offset: int | Tensor, *starts: int | Tensor) -> Tensor:
+        e = self.formula(q, k, offset, *starts)
         return e * (self.factor.to(e.dtype)[:, None, None] if isinstance(self.factor, Tensor) else self.factor)
 
 

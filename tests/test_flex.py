@@ -69,6 +69,15 @@ def test_an_edited_dot_product(mask):
         check(*inputs(), made, [slopes], mask=MASKS[mask](), offset=offset)
 
 
+def test_functions_of_places_in_packed_documents_and_at_positions():
+    slopes = torch.rand(4, device=DEVICE, dtype=DTYPE, requires_grad=True)
+    made = Function(lambda s, b, h, i, j: s + slopes[h] * (3 * (j == 0) - 2 * (i % 3 == 0) + j / 100))
+    seen = Sees(lambda b, h, i, j: (j < 4) | (i - j < 20 + h))
+    check(*inputs(), made, [slopes], mask=Documents.packed([0, 40, 40, 150], [0, 50, 130, 200]) & Causal() & seen)
+    at = tuple(torch.randperm(300, device=DEVICE)[:n] for n in (150, 200))
+    check(*inputs(), made, [slopes], mask=Causal() & seen, positions=at)
+
+
 @pytest.mark.parametrize("mask", list(MASKS)[1:])
 def test_the_lists_of_tiles_leave_nothing_out(mask):
     """What runs unfused does not look at them, so they are looked at here: tiles of 128, with a rest at both ends."""

@@ -11,7 +11,7 @@ import regard
 from regard.mask import Causal, Lengths, Window
 from regard.nested import pack
 from regard.nn import Cache, MultiHeadAttention
-from regard.score import Additive, Dot, Rotary
+from regard.score import Additive, Dot, Function, Rotary, Score
 
 QUERIES, KEYS = [0, 3, 3, 4, 9], [0, 4, 6, 8, 13]
 SIZES = Sizes(batch=())
@@ -63,7 +63,15 @@ def test_no_value_is_copied_and_the_plan_is_that_of_the_pack():
     assert "batch 1 · heads 4 (2 for keys) · queries 9 · keys 9" in str(regard.plan(*nested, mask=Causal()))
 
 
-@pytest.mark.parametrize("made", [Dot(), Rotary(Dot()), Additive(4, 4, 3)], ids=lambda x: type(x).__name__)
+class Near(Score):
+    def forward(self, q, k, offset=0):
+        return q @ k.mT - (torch.arange(q.shape[-2])[:, None] + offset - torch.arange(k.shape[-2])).abs()
+
+
+OWN = [Near(), Function(lambda s, b, h, i, j: s * (1 + i) - j)]
+
+
+@pytest.mark.parametrize("made", [Dot(), Rotary(Dot()), Additive(4, 4, 3), *OWN], ids=lambda x: type(x).__name__)
 def test_a_layer_takes_them_for_itself_and_for_another(made):
     layer = MultiHeadAttention(16, 4, score=made).double()
     x = nested_tensor([torch.randn(n, 16, dtype=torch.float64) for n in (3, 1, 5)], layout=torch.jagged)

@@ -8,7 +8,7 @@ import regard
 from regard import mask as masks
 from regard.kernels import blockwise, sdpa
 from regard.mask import Causal, Dense, Documents, Lengths, Mask, Window
-from regard.score import Additive, ALiBi, Dot, PerHead, Rotary, Score, Softcap
+from regard.score import Additive, ALiBi, Dot, Function, PerHead, Rotary, Score, Softcap
 from regard.score._tensors import distances, grouped
 
 SIZES = Sizes(batch=(2, 3), queries=9, keys=11)
@@ -171,7 +171,15 @@ class Doubled(Rotary):
         return 2 * super().forward(q, k, offset)
 
 
-@pytest.mark.parametrize("made", [Squared(), Doubled(Dot()), 2 * Squared()], ids=lambda x: type(x).__name__)
+class Halved(Function):
+    def forward(self, q, k, offset=0):
+        return super().forward(q, k, offset) / 2
+
+
+OWN = [Squared(), Doubled(Dot()), 2 * Squared(), Halved(lambda s, b, h, i, j: s + i)]
+
+
+@pytest.mark.parametrize("made", OWN, ids=lambda x: type(x).__name__)
 def test_a_subclass_of_a_score_with_another_forward_inherits_no_lowering(made):
     q, k, v = tensors(SIZES, grad=True)
     out = agree("auto", (q, k, v), score=made, mask=Causal(), offset=3)

@@ -9,7 +9,7 @@ from cases import PAIRED, Sizes, in_float64, refusal, score, tensors
 import regard
 from regard.mask import Causal, Documents, Lengths, Prefix, Shape, Window
 from regard.places import places_of
-from regard.score import ALiBi, Bias, Dot, NTKScaling, PerHead, Relative, Rotary
+from regard.score import ALiBi, Bias, Dot, Function, Key, NTKScaling, PerHead, Relative, Rotary
 from regard.trace import Trace
 
 # Documents of equal lengths, longer ones of keys, of queries; without queries, without keys, without either.
@@ -107,18 +107,26 @@ def test_a_bias_is_of_the_whole_pack():
 
 
 class Near(regard.score.Score):
-    """A score of one's own that knows only its formula, and looks at positions."""
+    """A score of one's own that knows only its formula, and looks at positions: those of docs/your-own.md."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
 
     def forward(self, q, k, offset=0):
-        at = torch.arange(q.shape[-2]) + (
-            offset[:, None] if isinstance(offset, torch.Tensor) and offset.ndim else offset
-        )
-        distance = at[..., None] - torch.arange(k.shape[-2])
-        return q @ k.repeat_interleave(2, -3).mT - self.weight * distance.abs()
+        i = torch.arange(q.shape[-2])[:, None] + offset
+        j = torch.arange(k.shape[-2])
+        return q @ k.repeat_interleave(2, -3).mT - self.weight * (i - j).abs() + 0.1 * j
+
+
+class Centred(regard.score.Score):
+    """It looks at all keys, and at no position."""
+
+    positional = False
+
+    def forward(self, q, k, offset=0):
+        k = (k - k.mean(-2, keepdim=True)) * k.square().mean((-2, -1), keepdim=True)
+        return q @ k.repeat_interleave(2, -3).mT
 
 
 class Even(regard.mask.Mask):
@@ -128,17 +136,65 @@ class Even(regard.mask.Mask):
         return ((positions[..., None] - cols) % 2 == 0)[:, None]
 
 
-@pytest.mark.parametrize(
-    "inner", [Even() & Causal(), regard.mask.Function(lambda b, h, i, j: (i - j) % 3 < h)], ids=str
-)
+def placed(s, b, h, i, j):
+    return s * (1 + i) / 4 + 0.2 * j * h - b
+
+
+OWN = {
+    "near": lambda: Rotary(Dot()) + 2 * Near(),
+    "all keys": lambda: Centred() + ALiBi(4),
+    "function": lambda: 2 * Function(placed),
+    "function of positions": lambda: Function(placed, Rotary(Dot()) + in_float64(Relative(4, 2))),
+    "function of a formula": lambda: Function(placed, 2 * Near() + Dot()) + Key(4).double(),
+    "function of a function": lambda: Function(lambda s, b, h, i, j: s / (1 + j), Function(placed) + Dot()),
+    "function of a length": lambda: Function(placed, Rotary(Dot(), scaling=NTKScaling(4.0, 5))),
+    "groups": lambda: PerHead((2, Function(placed)), (2, Near() + Centred())),
+}
+SEEN = {
+    "own": Even() & Causal(),
+    "distance": regard.mask.Function(lambda b, h, i, j: (i - j) % 3 < h),
+    "places": Causal() & regard.mask.Function(lambda b, h, i, j: (j < 1) | (i - j < h) | (i == 2)),
+}
+
+
 @pytest.mark.parametrize("pack", PACKS)
-def test_scores_and_masks_of_ones_own(pack, inner, monkeypatch):
+@pytest.mark.parametrize("name", OWN)
+def test_scores_and_masks_of_ones_own(name, pack, monkeypatch):
     from regard.kernels import blockwise
 
-    monkeypatch.setattr(blockwise, "FORMULA", 100)  # a few rows at a time
-    for backend in ("reference", "blockwise"):
-        check_same(pack, Rotary(Dot()) + 2 * Near(), inner, backend)
-    check_same(pack, in_float64(Relative(4, 2, values=True, value_dim=3)), inner, "auto")
+    monkeypatch.setattr(blockwise, "FORMULA", 500)  # a few rows at a time
+    made = OWN[name]()
+    for (_, inner), backend in zip(SEEN.items(), ("auto", "blockwise", "reference"), strict=True):
+        check_same(pack, made, inner, backend)
+    check_same(pack, in_float64(Relative(4, 2, values=True, value_dim=3)), SEEN["places"], "auto")
+
+
+def test_the_picture_of_such_a_mask():
+    seen = (Documents.packed([0, 2, 4], [0, 4, 7]) & SEEN["places"]).dense(4, 7).int().tolist()
+    assert seen == [[1, 1, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1]]
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.script.*:DeprecationWarning")
+def test_formulas_of_packs_compile_where_the_documents_are_known():
+    torch.compiler.reset()
+    q, k, v = (x.detach() for x in inputs("more_keys"))
+    offsets, known = [torch.tensor(x) for x in PACKS["more_keys"]], mask_of("more_keys", SEEN["places"])
+    near, edited = Near().requires_grad_(False), Function(placed, Rotary(Dot()))
+    for call in (
+        lambda q, k, v: regard.attend(q, k, v, score=near, mask=known),
+        lambda q, k, v: regard.attend(q, k, v, score=edited, mask=Documents.packed(*offsets) & SEEN["places"]),
+    ):
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(q, k, v), call(q, k, v), rtol=0, atol=1e-12)
+    late = torch.compile(
+        lambda q, k, v: regard.attend(q, k, v, score=near, mask=Documents.packed(*offsets)),
+        backend="eager",
+        fullgraph=True,
+    )
+    with pytest.raises(
+        Exception, match="Near is known by its formula alone, which is asked for queries that stand one"
+    ):
+        late(q, k, v)
 
 
 @pytest.mark.parametrize("around", [lambda s: s, lambda s: 2 * s + ALiBi(4), lambda s: PerHead((2, Dot()), (2, s))])

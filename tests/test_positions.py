@@ -5,8 +5,9 @@ import torch
 from cases import PAIRED, Sizes, refusal, score, tensors
 
 import regard
+from regard.kernels import blockwise
 from regard.mask import Causal, Dense, Documents, Lengths, Mask, Window
-from regard.score import ALiBi, Dot, Rotary
+from regard.score import ALiBi, Dot, Function, Rotary
 from regard.trace import Trace, load
 
 LONG = 24
@@ -164,7 +165,33 @@ def test_scores_and_masks_of_ones_own():
         torch.testing.assert_close(out, want, rtol=0, atol=1e-11)
     with pytest.raises(ValueError, match="Far is known by its formula alone, in which key j stands at j"):
         regard.attend(q, k, v, score=2 * Far(), positions=at)
-    assert regard.attend(q, k, v, score=2 * Far(), positions=(at[0], None)).shape == (3, 4, 5, 3)
+    with pytest.raises(ValueError, match="Function is known by its formula alone, in which key j stands at j"):
+        regard.attend(q, k, v, score=Function(near.f, Rotary(Dot())), positions=at)
+
+
+class Apart(regard.score.Score):
+    def forward(self, q, k, offset=0):
+        offset = offset[:, None, None, None] if isinstance(offset, torch.Tensor) else offset
+        i = torch.arange(q.shape[-2])[:, None] + offset
+        return q @ k.repeat_interleave(2, -3).mT - 0.1 * (i - torch.arange(k.shape[-2])).abs() - 0.1 * i
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "auto"])
+def test_a_formula_is_told_where_queries_stand(backend, monkeypatch):
+    """As a number or one per item, wherever they stand; a function of a score is told keys too."""
+    monkeypatch.setattr(blockwise, "FORMULA", 3 * 4 * 7 * 2)  # two rows at a time
+    for at in (places(5, False), places(5, True), torch.tensor([4, 5, 6, 1, 2])):
+        q, k, v = leaves = tensors(S, grad=True)
+        made = 2 * Apart() + Rotary(Dot())
+        out = regard.attend(q, k, v, score=made, mask=Causal(), positions=(at, None), backend=backend)
+        want = expected(q, k, v, at, torch.arange(7), made, Causal())
+        torch.testing.assert_close(out, want, rtol=0, atol=1e-11)
+        for got, wanted in zip(gradients(out, *leaves), gradients(want, *leaves), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-10)
+        made = Function(lambda s, b, h, i, j: s * (1 + i) / 9 - 0.1 * j * b)
+        both = at, places(7, True)
+        out = regard.attend(q, k, v, score=3 * made, mask=Causal(), positions=both, backend=backend)
+        torch.testing.assert_close(out, expected(q, k, v, *both, 3 * made, Causal()), rtol=0, atol=1e-11)
 
 
 class Stride(Mask):

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map_only
@@ -20,6 +22,10 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from regard.mask import broadcasts
 from regard.terms import FormulaTerm
 
+_NOT_COMPILED = (
+    "{} is known by its formula alone, which is asked for queries that stand one after the other: a compiled program "
+    "cannot look into {} for them; make the mask outside of it, or call it outside of it"
+)
 CHANGED = "asks for a gradient of a tensor that it did not use for its first query: use the same ones for every query"
 
 
@@ -38,9 +44,10 @@ def captured(term: FormulaTerm) -> tuple[Tensor, ...]:
     if term.captured is not None:
         return term.captured
     assert term.k is not None
-    q, k = term.q.detach()[:, :, :1], term.k.detach()
+    at = _first_asked(term)
+    q, k = term.q.detach()[:, :, at : at + 1], term.k.detach()
     with torch.enable_grad(), _Watch({}, (q, k)) as watch:
-        rows(replace(term, q=q, k=k))
+        rows(replace(term, q=q, k=k, first=at))
     return tuple(watch.found.values())
 
 
@@ -50,9 +57,8 @@ def gradients(term: FormulaTerm, some: slice, grad: Tensor) -> tuple[Tensor | No
     originals = term.captured if term.originals is None else term.originals
     with torch.enable_grad():
         q, k, *rest = (x.detach().requires_grad_() for x in (term.q[:, :, some], term.k, *term.captured))
-        offset = _offset(term, some)
         with _Watch(dict(zip(map(id, originals), rest, strict=True)), (q, k, *rest)) as watch:
-            e = rows(replace(term, q=q, k=k, offset=offset))
+            e = rows(replace(term, q=q, k=k, first=some.start))
         if watch.found:
             raise RuntimeError(f"{term.name} {CHANGED}")
         if not e.requires_grad:
@@ -61,10 +67,37 @@ def gradients(term: FormulaTerm, some: slice, grad: Tensor) -> tuple[Tensor | No
 
 
 def _evaluate(term: FormulaTerm, some: slice) -> Tensor:
-    assert term.k is not None
-    q, k = term.q[:, :, some], term.k
+    q, first = term.q[:, :, some], term.first + some.start
     with _autocast(term):
-        e = term.formula(q, k, _offset(term, some))
+        if term.packed is not None:
+            e = _by_document(term, q, first)
+        elif term.positional and not term.knows_places and _per_query(term.offset):
+            e = _by_run(term, q, first)
+        else:
+            row, column = (None, 0) if term.starts is None else term.starts
+            told = () if row is None else (_shifted(row, q, first), column)
+            e = _ask(term, q, term.k, _shifted(term.offset, q, first), *told)
+    e = e if term.item is None else e[term.item : term.item + 1]
+    e = e if term.head is None else e[:, term.head : term.head + 1]
+    return e if term.columns is None else e[..., term.columns]
+
+
+def _per_query(offset: int | Tensor) -> bool:
+    return isinstance(offset, Tensor) and offset.ndim > 1
+
+
+def _shifted(offset: int | Tensor, q: Tensor, first: int) -> int | Tensor:
+    """The position of the first of some queries; or of each less its index among them, where each has its own."""
+    if isinstance(offset, Tensor) and offset.ndim > 1 and offset.shape[1] > 1:
+        offset = offset[:, first : first + q.shape[2]]
+    shifted: int | Tensor = offset + first
+    return shifted
+
+
+def _ask(term: FormulaTerm, q: Tensor, k: Tensor | None, offset: int | Tensor, *told: int | Tensor) -> Tensor:
+    """E of some queries, the first of them at ``offset``, and of keys from 0 on; or where they are told to be."""
+    assert k is not None
+    e = term.formula(q, k, offset, *told)
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     if not isinstance(e, Tensor) or not e.is_floating_point():
         got = e.dtype if isinstance(e, Tensor) else type(e).__name__
@@ -74,19 +107,54 @@ def _evaluate(term: FormulaTerm, some: slice) -> Tensor:
             f"{term.name} must return what broadcasts to [batch, heads, queries, keys] = {list(shape)}, got "
             f"{list(e.shape)}; it is asked for some queries at a time, the first of them at position `offset`"
         )
-    e = e.expand(shape)
-    e = e if term.item is None else e[term.item : term.item + 1]
-    e = e if term.head is None else e[:, term.head : term.head + 1]
-    return e if term.columns is None else e[..., term.columns]
+    return e.expand(shape)
 
 
-def _offset(term: FormulaTerm, some: slice) -> int | Tensor:
-    """The position of the first of some queries; or of each less its index among them, where each has its own."""
-    offset = term.offset
-    if isinstance(offset, Tensor) and offset.ndim > 1 and offset.shape[1] > 1:
-        offset = offset[:, some]
-    shifted: int | Tensor = offset + some.start
-    return shifted
+def _by_document(term: FormulaTerm, q: Tensor, first: int) -> Tensor:
+    """Each document as if it were alone; 0 between documents, which the mask hides."""
+    assert term.k is not None
+    parts = [q.new_zeros(*q.shape[:2], 0, term.k.shape[2])]
+    for queries, keys in _documents(term):
+        start, stop = max(queries.start, first), min(queries.stop, first + q.shape[2])
+        if start >= stop:
+            continue
+        count = keys.stop - keys.start
+        e = q.new_zeros(*q.shape[:2], stop - start, 0)
+        if count:
+            offset = count - (queries.stop - start)
+            e = _ask(term, q[:, :, start - first : stop - first], term.k[:, :, keys], offset)
+        parts.append(F.pad(e, (keys.start, term.k.shape[2] - keys.stop)))
+    return torch.cat(parts, 2)
+
+
+def _by_run(term: FormulaTerm, q: Tensor, first: int) -> Tensor:
+    """Queries at positions of their own, as many at a time as stand one after the other."""
+    assert term.k is not None and isinstance(term.offset, Tensor)
+    if torch.compiler.is_compiling():
+        raise ValueError(_NOT_COMPILED.format(term.name, "positions="))
+    offset = term.offset[:, first : first + q.shape[2]]
+    breaks = (offset[:, 1:] != offset[:, :-1]).any(0).nonzero().flatten() + 1
+    parts = [q.new_zeros(*q.shape[:2], 0, term.k.shape[2])]
+    for start, stop in pairwise([0, *breaks.tolist(), q.shape[2]] if q.shape[2] else []):
+        position = offset[:, start] + first + start
+        at = position if len(position) > 1 else int(position)
+        parts.append(_ask(term, q[:, :, start:stop], term.k, at))
+    return torch.cat(parts, 2)
+
+
+def _documents(term: FormulaTerm) -> list[tuple[slice, slice]]:
+    assert term.packed is not None
+    found = term.packed.documents()
+    if found is None:
+        raise ValueError(_NOT_COMPILED.format(term.name, "offsets in a tensor"))
+    return found
+
+
+def _first_asked(term: FormulaTerm) -> int:
+    """The first query that has a key in its document: of the others the formula is not asked."""
+    if term.packed is None:
+        return 0
+    return next((q.start for q, k in _documents(term) if q.start < q.stop and k.start < k.stop), 0)
 
 
 def _autocast(term: FormulaTerm) -> AbstractContextManager[object]:

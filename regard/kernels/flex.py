@@ -119,20 +119,25 @@ def _scale(term: FormulaTerm) -> float:
 
 def _edit(term: FormulaTerm, p: Problem) -> Callable[..., Tensor]:
     assert term.edit is not None
-    f, position = term.edit.f, _position(term.offset, p)
-    if position is None:
-        return f
-    return lambda s, b, h, i, j: f(s, b, h, position[b, i], j)
+    if term.starts is None and not isinstance(term.offset, Tensor) and term.offset == 0:
+        return term.edit.f
+    row, column = (term.offset, 0) if term.starts is None else term.starts
+    f, of_query, of_key = term.edit.f, _place(row, p.queries, p), _place(column, p.keys, p)
+    return lambda s, b, h, i, j: f(s, b, h, of_query(b, i), of_key(b, j))
 
 
-def _position(offset: int | Tensor, p: Problem) -> Tensor | None:
-    """Where each query stands, [B, L], or None if at its own index."""
-    if not isinstance(offset, Tensor):
-        if offset == 0:
-            return None
-        return (torch.arange(p.queries, device=p.device) + offset).expand(p.batch, -1)
-    offset = offset if offset.ndim > 1 else offset[:, None]
-    return (torch.arange(p.queries, device=p.device) + offset).expand(p.batch, -1)
+def _place(start: int | Tensor, length: int, p: Problem) -> Place:
+    """Where a query or key stands, given where less its index: a number, [B] or [B|1, length]."""
+    if not isinstance(start, Tensor) and start == 0:
+        return _by_index
+    start = start[:, None] if isinstance(start, Tensor) and start.ndim == 1 else start
+    return _at(torch.arange(length, device=p.device) + start, p)
+
+
+def _at(positions: Tensor, p: Problem) -> Place:
+    """By positions, [length] or [B|1, length]."""
+    position = positions.expand(p.batch, -1)
+    return lambda b, i: position[b, i]
 
 
 # --- masks ---
@@ -244,15 +249,8 @@ def _near(mask: Causal | Window, p: Problem) -> Visible:
 
 def _places(p: Problem) -> tuple[Place, Place]:
     """Where a query and a key stand, by item and index."""
-    queries: Place = _by_index
-    keys: Place = _by_index
-    if isinstance(p.offset, Tensor) or p.offset != 0:
-        position = p.positions().expand(p.batch, -1)
-        queries = lambda b, i: position[b, i]  # noqa: E731
-    if p.key_positions is not None:
-        key_position = p.key_positions.expand(p.batch, -1)
-        keys = lambda b, j: key_position[b, j]  # noqa: E731
-    return queries, keys
+    keys = _by_index if p.key_positions is None else _at(p.key_positions, p)
+    return _place(p.offset, p.queries, p), keys
 
 
 def _by_index(b: Tensor, i: Tensor) -> Tensor:
@@ -260,7 +258,9 @@ def _by_index(b: Tensor, i: Tensor) -> Tensor:
 
 
 def _asked(mask: Function, p: Problem) -> Visible:
-    f, (items, heads, _), (of_query, of_key) = mask.f, mask.tensors, _places(p)
+    f, (items, heads, keys, *queries), (of_query, of_key) = mask.f, mask.tensors, _places(p)
+    if queries:
+        of_query, of_key = _at(queries[0], p), _at(keys, p)
     return lambda b, h, i, j: f(items[b], heads[h], of_query(b, i), of_key(b, j))
 
 

@@ -15,7 +15,7 @@ from regard.terms import FormulaTerm, Keys, Queries
 if TYPE_CHECKING:
     from regard.score.combine import Sum
 
-_SHAPES = {"dot_shaped", "pair_shaped", "positional", "pairs", "capped", "value_table"}
+_SHAPES = {"dot_shaped", "pair_shaped", "positional", "pairs", "capped", "value_table", "knows_places"}
 _OF_A_FORMULA = _SHAPES | {"key_tensors", "queries", "keys", "cached_keys"}  # what says how it is lowered
 
 
@@ -40,6 +40,9 @@ class Score(nn.Module):
     pairs = False  # it has pair terms, whatever else it has
     capped = False  # its pair terms are capped
     value_table = False  # it brings a term for the context
+    knows_places = (
+        False  # its formula can be told where each query and key stands, rather than where the first query does
+    )
     key_tensors = 1  # how many tensors the key half holds
     _given: tuple[str, ...] = ()  # names of buffers that hold what the caller gave
 

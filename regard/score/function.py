@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.score._tensors import positions
-from regard.score.base import Score
+from regard.score.base import Score, scores_in
 from regard.score.combine import PerHead
 from regard.score.pairs import Dot
 from regard.terms import Edit, FormulaTerm, Queries
@@ -47,12 +47,24 @@ class Function(Score):
             raise ValueError(f"Function edits scores, and cannot stand around {what}")
         self.f, self.inner = f, inner
 
-    def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
+    @property
+    def knows_places(self) -> bool:  # type: ignore[override]
+        """Not if a score within is told one offset alone, or goes by a length."""
+        inner = scores_in(self.inner)
+        formulas = [x for x in inner if isinstance(x, Function) or type(x).queries is Score.queries]
+        return not formulas and self.inner.unchanged_up_to == math.inf
+
+    def forward(
+        self, q: Tensor, k: Tensor, offset: int | Tensor = 0, row: int | Tensor | None = None, column: int | Tensor = 0
+    ) -> Tensor:
+        """``row`` and ``column``: position of query i less i, of key j less j, where ``offset`` does not say them."""
         batch, device = q.shape[:-3], q.device
         items = torch.arange(math.prod(batch), device=device).view(*batch, 1, 1, 1)
         heads = torch.arange(q.shape[-3], device=device)[:, None, None]
-        rows = positions(q.shape[-2], offset, device)[..., None]
-        e: Tensor = self.f(self.inner(q, k, offset), items, heads, rows, torch.arange(k.shape[-2], device=device))
+        rows = positions(q.shape[-2], offset if row is None else row, device)[..., None]
+        columns = positions(k.shape[-2], column, device)
+        columns = columns[..., None, :] if columns.ndim > 1 else columns
+        e: Tensor = self.f(self.inner(q, k, offset), items, heads, rows, columns)
         return e
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
