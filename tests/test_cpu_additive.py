@@ -20,7 +20,7 @@ from torch import Tensor
 import regard
 from regard.kernels import _dropout, _threads, cpu_additive
 from regard.mask import Causal, Dense, Documents, Lengths, Window
-from regard.score import Additive, Bias, Key, Location
+from regard.score import Additive, ALiBi, Bias, Key, Location
 
 pytest.importorskip("numba")
 
@@ -355,6 +355,22 @@ def test_warm_up_compiles_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(started) == 2 and ("float64", "decode") in cpu_additive._READY
     with pytest.raises(TypeError, match=r"warm_up takes float16, .* got torch\.int64"):
         regard.warm_up(torch.int64)
+
+
+def test_a_loop_is_compiled_once_for_a_type() -> None:
+    """numba would compile it again for each mixture of contiguous and broadcast arrays, within the call that has it."""
+    from regard.kernels.cpu_additive import _numba as loops
+
+    score, inputs = problem(20)
+    row, whole = (torch.nn.Parameter(torch.randn(shape)) for shape in ((1, 1, 1, 20), (2, 4, 20, 20)))
+    of_all, of_each = ALiBi(heads=4), Location(8, 4)  # tables of offsets
+    for terms in (score, score + Bias(row), score + Bias(whole) + Key(8), score + of_all, score + of_each):
+        for mask in (None, Causal(), Dense(torch.rand(1, 1, 20, 20) < 0.5), Dense(torch.rand(2, 4, 20, 20) < 0.5)):
+            for q, k, v in (inputs, [x.mT.contiguous().mT for x in inputs]):
+                regard.attend(q, k, v, score=terms, mask=mask, backend="cpu_additive").sum().backward()
+                regard.attend(q[:, :, -1:], k, v, score=score + of_each, backend="cpu_additive")
+    for loop in (loops.keys, loops.forward, loops.backward, loops.decode, loops.gather):
+        assert len(loop.overloads) <= 2, loop  # float32 and float64
 
 
 @pytest.mark.slow

@@ -57,17 +57,28 @@ def prepare(real: str, which: str) -> None:
     )  # fmt: skip
     dropout = (array(n, 1), n, types.float64, n)  # seed, threshold, keep, head
     if which == "forward":
-        keys.compile((n, n, array(f, 4, "A"), array(f, 4), array(f, 2), types.boolean))
-        forward.compile((n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3)))
+        _compile(keys, n, n, array(f, 4, "A"), array(f, 4), array(f, 2), types.boolean)
+        _compile(forward, n, n, *given, array(f, 2), *dropout, array(f, 4), array(f, 3))
     elif which == "backward":
         rows = (array(f, 4), array(f, 3), array(f, 3), array(f, 4))  # vt, lse, delta, grad
         sums = (array(f, 4), array(f, 3), array(f, 4), array(f, 3), array(f, 2), array(f, 4, "A"), array(f, 4, "A"))
-        backward.compile((n, n, n, *given, *dropout, *rows, *sums))
+        _compile(backward, n, n, n, *given, *dropout, *rows, *sums)
     else:
         panels = (array(f, 1), array(n, 2))  # all numbers, and where each head's begin
         parts = (array(f, 3), array(f, 2), array(f, 2))  # acc, top, total
-        decode.compile(
-            (n, n, n, n, n, array(f, 4), *panels, types.boolean, types.boolean, array(f, 3), *panels, *terms, *tiles,
-             n, n, n, array(f, 2), *parts)
+        _compile(
+            decode, n, n, n, n, n, array(f, 4), *panels, types.boolean, types.boolean, array(f, 3), *panels, *terms,
+            *tiles, n, n, n, array(f, 2), *parts,
         )  # fmt: skip
-        gather.compile((n, n, *parts, array(f, 4), array(f, 3)))
+        _compile(gather, n, n, *parts, array(f, 4), array(f, 3))
+
+
+def _compile(loop: Any, *signature: Any) -> None:
+    """For this signature and, from calls, for no other.
+
+    numba would compile a loop again for each mixture of contiguous ("C") and other arrays that it is called with; told
+    to compile nothing, it takes a contiguous one for any ("A").
+    """
+    loop.disable_compile(False)
+    loop.compile(signature)
+    loop.disable_compile()
