@@ -174,6 +174,55 @@ def test_attention_that_is_not_seen_is_named(how):
     assert "of nothing" in repr(trace) and "output_attentions" not in repr(trace)
 
 
+def attention(x):
+    return torch.softmax(x @ x.mT, -1) @ x
+
+
+def fused(x):
+    return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+class SelfAttention(nn.Module):
+    """Its formula is a function beside it, as in the Annotated Transformer."""
+
+    def forward(self, x):
+        return attention(x)
+
+
+class DecoratedAttention(nn.Module):
+    @torch.no_grad()
+    def forward(self, x):
+        return torch.softmax(x @ x.mT, -1) @ x
+
+
+class Pool(nn.Module):
+    def forward(self, x):
+        return fused(x)
+
+
+class AttentionOutput(nn.Linear):
+    """Called attention, and is none."""
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("kind", [SelfAttention, DecoratedAttention, Pool])
+def test_attention_behind_functions_and_decorators_is_named(kind, seen):
+    class Seen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.MultiheadAttention(4, 1)
+
+        def forward(self, x):
+            return self.inner(x, x, x)[0]
+
+    model = nn.Sequential(kind(), AttentionOutput(4, 4), *([Seen()] if seen else []))
+    with regard.record(model) as trace:
+        model(torch.randn(2, 3, 4))
+    own = "has matrix products and a softmax of its own"
+    assert trace.unseen == {"0": "calls scaled_dot_product_attention itself" if kind is Pool else own}
+    assert len(trace.kinds) == seen
+
+
 def refused(call):
     with pytest.raises(ValueError, match="not seen") as error:
         call()
@@ -394,6 +443,19 @@ def test_families_that_compute_their_own_attention_are_told(name):
     assert len(trace.unseen) == 2 and trace.unseen[path] == "has matrix products and a softmax of its own"
     for text in (repr(trace), refused(lambda: trace.weights(0))):
         assert f"2 × {kind} (" in text and path in text and "output_attentions=True may return its weights" in text
+
+
+@pytest.mark.parametrize("name", ["mamba", "convnext"])
+def test_families_without_attention_are_not_told_of_any(name):
+    """What all models of transformers inherit knows flash attention by name."""
+    if name == "mamba":
+        model, given = tiny("Mamba", state_size=4), {"input_ids": torch.randint(3, 60, (1, 5))}
+    else:
+        model = transformers.ConvNextModel(transformers.ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4)).eval()
+        given = {"pixel_values": torch.randn(1, 3, 32, 32)}
+    with torch.no_grad(), regard.record(model) as trace:
+        model(**given)
+    assert trace.unseen == {} and "nothing that looks like attention ran" in trace.why_empty()
 
 
 @pytest.fixture(scope="module")

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
-from types import CodeType
+from types import CodeType, FunctionType
+from typing import Any
 
 from torch import nn
 
 NAMED = re.compile("attention|attn", re.IGNORECASE)
 SEEN = "regard.attend, torch.nn.MultiheadAttention and the attention interface of transformers are seen"
-DIRECT = ("scaled_dot_product_attention", "flex_attention", "flash_attn")  # attention functions with no hook in them
+DIRECT = (  # how names of attention functions begin that have no hook in them
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "memory_efficient_attention",
+    "flex_attention",
+    "flash_attn",
+)
+UNKNOWN = "calls nothing that can be seen"
 LISTED = 3
 
 
 def unseen(ran: Mapping[str, type[nn.Module]], seen: Iterable[str]) -> dict[str, str]:
     """{path: what it does} of modules that ran, look like attention and have nothing seen in, at or around them.
 
-    ``ran`` has the modules that ran by path. Of modules inside one another the innermost is told.
+    ``ran`` has the modules that ran by path. Of modules inside one another the innermost is told. Those that are only
+    called attention are told where there are no others.
     """
     known = list(seen)
     free = {name: kind for name, kind in ran.items() if not any(_related(name, other) for other in known)}
-    does = {kind: _does(kind, bool(known)) for kind in set(free.values())}
+    does = {kind: _does(kind) for kind in set(free.values())}
     found = {name: how for name, kind in free.items() if (how := does[kind]) is not None}
+    if known or any(how != UNKNOWN for how in found.values()):
+        found = {name: how for name, how in found.items() if how != UNKNOWN}
     return {name: how for name, how in found.items() if not any(_inside(other, name) for other in found)}
 
 
@@ -50,24 +62,40 @@ def _related(name: str, other: str) -> bool:
     return name == other or _inside(name, other) or _inside(other, name)
 
 
-def _does(kind: type[nn.Module], others_seen: bool) -> str | None:
+def _does(kind: type[nn.Module]) -> str | None:
     """What a class that looks like attention does to make its weights; None if it does not look so."""
     called = _called(kind)
-    for function in DIRECT:
-        if any(function in name for name in called):
-            return f"calls {function} itself"
+    for name in sorted(called):
+        if name.startswith(DIRECT):
+            return f"calls {name} itself"
     if not NAMED.search(kind.__name__):
         return None
-    if any("softmax" in name.lower() for name in called):
-        return "has matrix products and a softmax of its own"
-    return None if others_seen else "calls nothing that can be seen"
+    return "has matrix products and a softmax of its own" if any("softmax" in x.lower() for x in called) else UNKNOWN
 
 
 def _called(kind: type[nn.Module]) -> set[str]:
-    """The names that the methods of a class use, those of its bases too, up to PyTorch's."""
+    """The names that a class's methods use, those of its bases up to PyTorch's, and functions of their files."""
     own = [base for base in kind.__mro__ if not base.__module__.startswith(("torch.", "builtins"))]
-    methods = [getattr(x, "__code__", None) for base in own for x in vars(base).values()]
-    return {name for code in methods if code is not None for name in _names(code)}
+    functions = {f for base in own for x in vars(base).values() if (f := _function(x)) is not None}
+    names: set[str] = set()
+    ahead = list(functions)
+    while ahead:
+        function = ahead.pop()
+        used = _names(function.__code__)
+        names |= used
+        near = (_function(function.__globals__.get(name)) for name in used)
+        more = {f for f in near if f is not None and f.__globals__ is function.__globals__} - functions
+        functions |= more
+        ahead += more
+    return names
+
+
+def _function(x: Any) -> FunctionType | None:
+    """What was written, whatever decorates it."""
+    written: Any = x
+    if isinstance(x, FunctionType | staticmethod | classmethod):
+        written = inspect.unwrap(written)
+    return written if isinstance(written, FunctionType) else None
 
 
 def _names(code: CodeType) -> set[str]:
