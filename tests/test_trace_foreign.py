@@ -223,6 +223,22 @@ def test_attention_behind_functions_and_decorators_is_named(kind, seen):
     assert len(trace.kinds) == seen
 
 
+def test_a_subclass_with_a_forward_of_its_own_runs_and_is_named():
+    class Own(nn.MultiheadAttention):
+        def forward(self, x):
+            return super().forward(x, x, x, need_weights=False)[0]
+
+    class Same(nn.MultiheadAttention):
+        def forward(self, *args, **options):
+            return super().forward(*args, **options)
+
+    own, same, x = Own(4, 1), Same(4, 1), torch.randn(2, 3, 4)
+    model = nn.ModuleList([own, same])
+    with regard.record(model) as trace:
+        own(x), same(x, x, x)
+    assert trace.unseen == {"0": "has a forward of its own, with other arguments"} and trace.names() == ("1",)
+
+
 def refused(call):
     with pytest.raises(ValueError, match="not seen") as error:
         call()

@@ -22,7 +22,7 @@ from regard.score import PerHead
 from regard.terms import Keys, Problem, plain
 from regard.trace._call import Call, describe
 from regard.trace._huggingface import watched
-from regard.trace._torch import batched, read
+from regard.trace._torch import batched, is_usual, read
 from regard.trace._trace import Trace
 from regard.trace._walk import mapped
 
@@ -159,7 +159,7 @@ class _Recorder:
         if threading.get_ident() != self.thread or not self.stack:
             return None
         frame = self.stack.pop()
-        if isinstance(module, nn.MultiheadAttention) and result is not None:
+        if isinstance(module, nn.MultiheadAttention) and result is not None and is_usual(module, args, kwargs):
             return self._multihead(module, frame, result)
         return None
 

@@ -26,6 +26,15 @@ class Multihead(NamedTuple):
     cross: bool
 
 
+def is_usual(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Was it called as torch.nn.MultiheadAttention is? A subclass may have a forward of its own."""
+    try:
+        _SIGNATURE.bind(module, *args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
 def read(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Multihead:
     """What a call with these arguments attends with."""
     given = _SIGNATURE.bind(module, *args, **kwargs).arguments

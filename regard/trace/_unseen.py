@@ -64,6 +64,8 @@ def _related(name: str, other: str) -> bool:
 
 def _does(kind: type[nn.Module]) -> str | None:
     """What a class that looks like attention does to make its weights; None if it does not look so."""
+    if issubclass(kind, nn.MultiheadAttention):
+        return "has a forward of its own, with other arguments"
     called = _called(kind)
     for name in sorted(called):
         if name.startswith(DIRECT):
