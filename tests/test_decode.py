@@ -339,6 +339,21 @@ def test_samples_have_the_models_distribution(options: dict) -> None:
     assert statistic < chi_square_bound(len(nucleus) - 1)
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e300])
+def test_any_finite_temperature_draws(temperature: float) -> None:
+    """Divided by it as they are, logits would all be infinite, or their differences nothing."""
+    model, limits = Toy(12), Limits(maximum=4)
+    (row,) = sample(model, memory(3), samples=200, temperature=temperature, seed=0, limits=limits)
+    drawn = {tuple(h.tokens.tolist()) for h in row}
+    if temperature < 1:
+        assert drawn == {tuple(greedy(model, memory(3), limits=limits)[0].tokens.tolist())}
+    else:
+        first = [tokens[0] for tokens in drawn]
+        assert {*first} == {*range(12)} - {PAD, BOS}
+    with pytest.raises(ValueError, match="finite temperature"):
+        sample(model, memory(3), temperature=math.inf)
+
+
 def test_a_seed_repeats_the_samples() -> None:
     draw = [sample(Toy(20, sharpness=0.5), memory(6, 3), samples=3, seed=s) for s in (5, 5, 6)]
     tokens = [[[h.tokens.tolist() for h in row] for row in found] for found in draw]

@@ -177,6 +177,13 @@ def test_a_broken_model_and_wrong_arguments_are_told():
         model(prompt, caches=model.new_caches()[:1])
     with pytest.raises(TypeError, match="function that makes the score of one layer"):
         CausalLM(VOCAB, 32, 1, 4, score=Dot())
-    torch.nn.init.constant_(model.norm.weight, torch.nan)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {}, {"top_k": 3}, {"top_p": 0.5}])
+def test_a_model_without_probabilities_is_told(value, options):
+    """Of logits that are all −∞, or one of which is +∞, none can be drawn either."""
+    model, prompt = small(), torch.zeros(1, 2, dtype=torch.int64)
+    model.logits = lambda features: torch.full((*features.shape[:-1], VOCAB), value)
     with pytest.raises(decode.NoProbabilities):
-        decode.generate(model, prompt, 2)
+        decode.generate(model, prompt, 2, **options)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.decode import NoProbabilities
 from regard.models import Reader, ReaderConfig
 from regard.reading import Room, owners, padded, read, windows
 
@@ -120,6 +121,13 @@ def test_many_questions_at_once_are_each_their_own():
         (alone,) = read(model, [pair], Room(48, 10), count=3)
         assert [s[:2] for s in alone.spans] == [s[:2] for s in found.spans]
         np.testing.assert_allclose([s[2] for s in alone.spans], [s[2] for s in found.spans], rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_without_probabilities_are_told(value):
+    everywhere = np.full(40, value)
+    with pytest.raises(NoProbabilities):
+        read(Told(everywhere, everywhere, null=value), [([5, 6], [*range(3, 20)])], Room(48, 10))
 
 
 # --- the reader ---

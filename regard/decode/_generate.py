@@ -5,6 +5,7 @@ Shapes: N prompts, P tokens of each, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -60,7 +61,7 @@ def generate(
     with evaluating(model):
         for _ in range(max_new_tokens):
             logits = model.logits(model.features(out[-1], caches=caches)[:, -1])
-            refuse(logits.isnan().any(-1) & ~ended)
+            refuse(~logits.amax(-1).isfinite() & ~ended)  # NaN is the largest
             token = pick(logits)
             if eos_id is not None:
                 token = token.masked_fill(ended, eos_id)
@@ -73,9 +74,9 @@ def generate(
 
 def _picker(count: int, temperature: float, top_k: int | None, top_p: float, seed: int | None) -> Pick:
     """What takes one token of each row of logits [N, V]."""
-    if not temperature >= 0 or not 0 < top_p <= 1 or (top_k is not None and top_k < 1):
+    if not 0 <= temperature < math.inf or not 0 < top_p <= 1 or (top_k is not None and top_k < 1):
         raise ValueError(
-            "generate needs temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 1 or None, got "
+            "generate needs a finite temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 1 or None, got "
             f"temperature={temperature}, top_p={top_p}, top_k={top_k}"
         )
     if temperature == 0:
@@ -85,6 +86,6 @@ def _picker(count: int, temperature: float, top_k: int | None, top_p: float, see
 
     def pick(logits: Tensor) -> Tensor:
         u = torch.rand(count, 1, generator=generator, dtype=torch.float64).to(logits.device)
-        return draw(narrow(logits.float() / temperature, top_k, top_p), u)
+        return draw(narrow(logits, temperature, top_k, top_p), u)
 
     return pick

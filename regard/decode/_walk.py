@@ -75,9 +75,9 @@ def sample(
     The distribution is sharpened by ``temperature``, cut to the ``top_k`` likeliest tokens and to the fewest that hold
     ``top_p`` of it (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751). Log-probabilities are the model's own.
     """
-    if samples < 1 or not temperature > 0 or not 0 < top_p <= 1 or (top_k is not None and top_k < 1):
+    if samples < 1 or not 0 < temperature < math.inf or not 0 < top_p <= 1 or (top_k is not None and top_k < 1):
         raise ValueError(
-            "sample needs samples ≥ 1, temperature > 0, 0 < top_p ≤ 1 and top_k ≥ 1 or None, got "
+            "sample needs samples ≥ 1, a finite temperature > 0, 0 < top_p ≤ 1 and top_k ≥ 1 or None, got "
             f"samples={samples}, temperature={temperature}, top_p={top_p}, top_k={top_k}"
         )
     generator = torch.Generator()
@@ -85,7 +85,7 @@ def sample(
 
     def pick(log_p: Tensor, open_: Tensor) -> Tensor:
         u = torch.rand(memory.size, samples, 1, generator=generator, dtype=torch.float64).to(log_p.device)
-        return draw(narrow(log_p / temperature, top_k, top_p), u[open_].flatten(0, 1))
+        return draw(narrow(log_p, temperature, top_k, top_p), u[open_].flatten(0, 1))
 
     with evaluating(model):
         rules = Rules.make(model, memory, limits, prefix, ban, words, samples)
@@ -140,12 +140,13 @@ def _collect(words: list[Tensor], values: list[Tensor], size: int, k: int, pad: 
     ]  # fmt: skip
 
 
-def narrow(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
-    """Probabilities of the tokens left by top-k and then top-p, [n, V]; not normalised."""
+def narrow(logits: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
+    """Probabilities at a temperature of the tokens left by top-k and then top-p, [n, V]; not normalised."""
     if top_k is not None and top_k < logits.shape[-1]:
         least = logits.topk(top_k, -1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -math.inf)
-    p = logits.softmax(-1, dtype=torch.float64)
+    # less the largest: divided by however little it stays 0
+    p = ((logits.double() - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
     if top_p < 1:
         ordered, index = p.sort(-1, descending=True)
         before = ordered.cumsum(-1) - ordered  # what likelier tokens hold
@@ -158,4 +159,5 @@ def draw(p: Tensor, u: Tensor) -> Tensor:
     sums = p.cumsum(-1)
     total = sums[:, -1:]
     below = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(sums, below, right=True)[:, 0]
+    # NaN passes nowhere: of a row that has ended any token is drawn, and not used
+    return torch.searchsorted(sums, below, right=True)[:, 0].clamp(max=p.shape[-1] - 1)
