@@ -488,6 +488,30 @@ def test_a_stuck_model_does_not_keep_it(folders):
     assert code == 0 and said == "regard: stopped; the model thread was still at work, and is left\n"
 
 
+def test_a_second_ctrl_c_does_not_wait_and_is_no_crash(folders):
+    process, client, _ = begun("-c", SLOW, folders[0], 10**6, 10**6)
+    with process, ThreadPoolExecutor(1) as pool:
+        try:
+            asked = pool.submit(translate, client, "the dog")
+            assert soon(lambda: client.metric("regard_model_running ") == 1)
+            process.send_signal(signal.SIGINT)
+            assert soon(lambda: refused(client))
+            process.send_signal(signal.SIGINT)
+            assert asked.result().status == 503 and process.wait(60) == 0
+            assert process.stderr.read() == "regard: stopped; the model thread was still at work, and is left\n"
+        finally:
+            process.kill()
+
+
+def refused(client):
+    """Whether it takes no connection any more."""
+    try:
+        client.get("/api/health")
+    except OSError:
+        return True
+    return False
+
+
 def test_clients_that_neither_send_nor_read_do_not_keep_it(folders):
     process, client, _ = begun("-c", SLOW, folders[0], 0, 0.5)
     with process, socket.create_connection(("127.0.0.1", client.port), 60) as connection:

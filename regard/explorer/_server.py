@@ -147,6 +147,8 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             ending.cancel()
+        if self.force_exit:  # a second Ctrl-C, with which uvicorn leaves the application as it is
+            await self.lifespan.shutdown()
 
     async def _end(self) -> None:
         await self._service.stop(self._stop)
