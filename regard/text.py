@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard.bounds import bytes_of, parsed_json
 from regard.bpe import Chunks, Dropout, Integers, Merges, Ragged, line_keys
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BOS", "EOS", "PAD", "UNK", "Encoded", "Subwords"]
 
 PAD, BOS, EOS, UNK = range(4)
+MOST = 1 << 26  # bytes of a tokenizer.json: a million subwords have half of it
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
 # A word, a number or a run of other signs, each with the white space before it; the rest of the white space.
@@ -29,6 +31,11 @@ _PIECE = r"\s?[\p{L}\p{M}]+|\s?\p{N}+|\s?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 _LONGEST = 1000  # characters of what is learned from as a word: longer is a rule, a code or a picture
 _ENDLESS = re.compile(rf"\s?[!-~]{{{_LONGEST + 1},}}")
 _UNSPACED = re.compile(rf"\S{{{_LONGEST + 1},}}")
+_PARTS = {  # of a tokenizer.json, and the types that they may be made of
+    "normalizer": ("Sequence", "Prepend", "Lowercase", "BertNormalizer"),
+    "pre_tokenizer": ("Sequence", "Split", "ByteLevel", "BertPreTokenizer"),
+    "decoder": ("Sequence", "ByteLevel", "Strip", "WordPiece"),
+}
 _PREFIX = " "  # put before every line, so that the first word is the same word as elsewhere
 
 
@@ -129,9 +136,9 @@ class Subwords:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Subwords:
         """Reads what ``save`` wrote."""
-        path = Path(path)
+        data = bytes_of(path, MOST)
         try:
-            return cls.from_json(path.read_bytes().decode())
+            return cls.from_json(data.decode())
         except ValueError as error:
             raise ValueError(f"{path}: not a usable tokenizer.json: {error}") from error
 
@@ -370,13 +377,30 @@ def _blank() -> Tokenizer:
 
 
 def parsed(text: str) -> Tokenizer:
-    """A tokenizer.json as the library reads it."""
+    """A tokenizer.json as the library reads it. Parts that are not ours or BERT's may take for ever, or panic."""
     from tokenizers import Tokenizer
 
+    table = parsed_json(text)
+    if isinstance(table, dict):
+        for name, types in _PARTS.items():
+            _check_part(name.replace("_", "-"), table.get(name), types)
+        model = table.get("model")
+        if isinstance(model, dict) and model.get("type") != "WordPiece" and model.get("continuing_subword_prefix"):
+            raise ValueError("expected no continuing_subword_prefix; it was made by something else")
     try:
         return Tokenizer.from_str(text)
     except Exception as error:  # the library raises Exception itself
         raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _check_part(name: str, part: Any, types: Sequence[str]) -> None:
+    left = [part]
+    while left:
+        one = left.pop()
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        known = not isinstance(one, dict) or (one.get("type", types[0]) in types and one.get("Regex", _PIECE) == _PIECE)
+        if not known:
+            raise ValueError(f"expected Subwords' own {name} or BERT's; it was made by something else")
 
 
 def _check(tokenizer: Tokenizer) -> None:

@@ -475,7 +475,7 @@ def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         "align": settings.get("align"),
         "search": search,
         "protect": protect,
-        "lexicon": Lexicon.load(path / LEXICON) if (path / LEXICON).exists() else None,
+        "lexicon": Lexicon.load(path / LEXICON) if (path / LEXICON).is_file() else None,
     }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from regard.bounds import bytes_of, parsed_json
 from regard.bpe import Chunks
 from regard.spelling import spaced
-from regard.text import Encoded, Subwords, checked, fingerprint, parsed, word_numbers, write_whole
+from regard.text import MOST, Encoded, Subwords, checked, fingerprint, parsed, word_numbers, write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,14 +39,16 @@ class WordPiece:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        from tokenizers import pre_tokenizers
+
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         if not is_wordpiece(tokenizer):
             raise ValueError(f"expected a WordPiece model, got {type(tokenizer.model).__name__}")
-        if tokenizer.pre_tokenizer is None:
-            raise ValueError("expected a pre-tokenizer, as BERT's, and there is none")
+        if not isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer):
+            raise ValueError(f"expected BERT's pre-tokenizer, got {type(tokenizer.pre_tokenizer).__name__}")
         known = tokenizer.get_vocab()
         if missing := [name for name in (PAD, UNK, CLS, SEP) if name not in known]:
             raise ValueError(f"expected the tokens {PAD} {UNK} {CLS} {SEP}; {', '.join(missing)} missing")
@@ -60,14 +62,14 @@ class WordPiece:
         path = Path(path)
         if path.is_dir():
             path = path / "tokenizer.json" if (path / "tokenizer.json").exists() else path / "vocab.txt"
+        data = bytes_of(path, MOST)
         if path.name == "vocab.txt":
-            names = path.read_bytes()
             try:
-                return cls.of_vocabulary(names.decode().splitlines(), lowercase=_lowers(path.with_name(ABOUT)))
+                return cls.of_vocabulary(data.decode().splitlines(), lowercase=_lowers(path.with_name(ABOUT)))
             except ValueError as error:
                 raise ValueError(f"{path}: not a usable vocabulary: {error}") from error
         try:
-            return cls.from_json(path.read_bytes().decode())
+            return cls.from_json(data.decode())
         except ValueError as error:
             raise ValueError(f"{path}: not a usable tokenizer.json: {error}") from error
 
@@ -193,9 +195,9 @@ Cutter = Subwords | WordPiece
 
 def load_subwords(path: str | os.PathLike[str]) -> Cutter:
     """The subwords of a tokenizer.json, of either kind."""
-    path = Path(path)
+    data = bytes_of(path, MOST)
     try:
-        tokenizer = parsed(path.read_bytes().decode())
+        tokenizer = parsed(data.decode())
         return WordPiece(tokenizer) if is_wordpiece(tokenizer) else Subwords.of(tokenizer)
     except ValueError as error:
         raise ValueError(f"{path}: not a usable tokenizer.json: {error}") from error

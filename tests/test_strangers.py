@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import re
 import shutil
 import struct
@@ -19,7 +20,7 @@ from serving import save_models, save_task_models
 
 import regard
 from regard import folder
-from regard.bounds import toml
+from regard.bounds import bytes_of, toml
 from regard.lexicon import Lexicon
 from regard.store import Damaged, read_tensors, read_toml, write_tensors
 from regard.text import Subwords
@@ -191,8 +192,52 @@ def test_subwords_cut_as_ours_do(whole, tmp_path, pattern):
     if pattern is not None:
         pattern = table["pre_tokenizer"] | {"pretokenizers": [pattern | {"invert": False}]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(table | {"pre_tokenizer": pattern}))
-    with pytest.raises(ValueError, match="expected Subwords' own pre-tokenizer; it was made by something else"):
+    with pytest.raises(ValueError, match=r"expected Subwords' own pre-tokenizer( or BERT's)?; it was made by some"):
         Subwords.load(tmp_path / "tokenizer.json")
+
+
+PARTS = [
+    ("model", {"continuing_subword_prefix": "#" * 20}, "expected no continuing_subword_prefix"),
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////w=="}, "expected Subwords' own normalizer"),
+    ("decoder", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}, "expected Subwords' own decoder"),
+]
+
+
+@pytest.mark.parametrize(("name", "part", "message"), PARTS, ids=[part[0] for part in PARTS])
+def test_what_the_library_of_subwords_panics_at_does_not_get_there(whole, tmp_path, name, part, message, capfd):
+    path = shutil.copytree(whole["transformer"], tmp_path / "m") / "tokenizer.json"
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps(table | {name: (table[name] if name == "model" else {}) | part}))
+    with pytest.raises(ValueError, match=f"not a usable tokenizer.json: {message}"):
+        regard.load(path.parent, **CPU)
+    assert not capfd.readouterr().err
+
+
+def test_berts_cut_as_berts_do(tmp_path):
+    words = WordPiece.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    for part in (pattern, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}, None):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(json.loads(words.to_json()) | {"pre_tokenizer": part}))
+        with pytest.raises(ValueError, match=r"expected (Subwords' own|BERT's) pre-tokenizer"):
+            WordPiece.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "lexicon.npz", "config.toml"])
+def test_long_files_are_not_read(whole, tmp_path, name, run):
+    """Sparse ones take no room where they are."""
+    path = shutil.copytree(whole["transformer"], tmp_path / "m")
+    with open(path / name, "ab") as file:
+        file.truncate(1 << 36)
+    done = run("translate", "-m", path, "the dog")
+    assert done.code == 2 and done.err.count("\n") == 1 and f"{name}: more than " in done.err
+
+
+def test_what_is_no_file_is_not_waited_for(whole, tmp_path, run):
+    path = shutil.copytree(whole["transformer"], tmp_path / "m")
+    os.mkfifo(path / "lexicon.npz")
+    assert run("translate", "-m", path, "the dog").code == 0
+    with pytest.raises(ValueError, match="more than 1,000 bytes"):
+        bytes_of("/dev/zero", 1000)
 
 
 def test_scales_are_of_matrices(whole, tmp_path):
