@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST = 1024  # hypotheses of a sentence
 TOGETHER = 2**14  # hypotheses of all sentences of a batch
 LONGEST = 2**16  # subwords that an output may be asked to have
+STEEPEST = 7  # length penalty: LONGEST to the power of it is a float32 still
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +63,8 @@ class Search:
                 f"expected min_length and max_length of at most {LONGEST:,} subwords, "
                 f"got {self.min_length} and {self.max_length}"
             )
-        if not self.length_penalty >= 0:
-            raise ValueError(f"length_penalty: expected a number of at least 0, got {self.length_penalty}")
+        if not 0 <= self.length_penalty <= STEEPEST:
+            raise ValueError(f"length_penalty: expected a number from 0 to {STEEPEST}, got {self.length_penalty}")
         _ = self.limits  # making them checks them
 
     @classmethod

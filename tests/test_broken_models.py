@@ -101,7 +101,8 @@ def test_the_service_says_which_model_it_is(broken, tmp_path, caplog):
         ({"beam": "5"}, "beam must be a whole number, got '5'"),
         ({"beam": 5.0}, "beam must be a whole number, got 5.0"),
         ({"known_words": 1}, "known_words must be true or false, got 1"),
-        ({"length_penalty": math.nan}, "length_penalty: expected a number of at least 0, got nan"),
+        ({"length_penalty": math.nan}, "length_penalty: expected a number from 0 to 7, got nan"),
+        ({"length_penalty": 400.0}, "length_penalty: expected a number from 0 to 7, got 400.0"),
     ],
 )
 @pytest.mark.parametrize("kind", [Search, SummarySearch])
