@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-WORTH = 2**26  # multiply-adds of a step that are worth a thread
+WORTH = 2**28  # multiply-adds of a step that are worth a thread
+SPINS = "1000"  # how often a thread looks before it sleeps: some microseconds; libgomp's own 300,000 are milliseconds
 
 _lock = threading.Lock()
 _inside = 0  # how many calls are within `threads` now, in all threads ...
@@ -87,9 +88,15 @@ def _granted(folder: Path) -> float:
 
 
 def limit() -> None:
-    """For a process of our own, before PyTorch is imported, which does not look at a container's share itself."""
+    """For a process of our own, before PyTorch is imported: it does not look at a container's share itself.
+
+    And its threads are not to spin for long. Where another process has the processor of one of them, the others would
+    spin until it comes back, after each operation anew.
+    """
     if quota() < math.inf:
         os.environ.setdefault("OMP_NUM_THREADS", str(usable()))
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+        os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=SPINS)
 
 
 def _forked() -> None:

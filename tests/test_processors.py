@@ -12,8 +12,10 @@ import pytest
 import torch
 from commands import SOURCES
 
+import regard
 from regard import _processors
 from regard._processors import WORTH, quota, threads, usable
+from regard.store import DEFAULT
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,16 +61,37 @@ def test_without_control_groups(tmp_path: Path) -> None:
 
 
 def test_a_command_in_a_container_tells_pytorch_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(_processors, "quota", lambda *_: math.inf)
     _processors.limit()
     assert "OMP_NUM_THREADS" not in os.environ
     monkeypatch.setattr(_processors, "quota", lambda *_: 0.5)
     _processors.limit()
     assert os.environ["OMP_NUM_THREADS"] == "1"
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # who says so knows better
+    os.environ["OMP_NUM_THREADS"] = "7"  # who says so knows better
     _processors.limit()
     assert os.environ["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize("own", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "5"}])
+def test_threads_of_a_command_do_not_spin(monkeypatch: pytest.MonkeyPatch, own: dict[str, str]) -> None:
+    monkeypatch.setattr(os, "environ", dict(own))
+    monkeypatch.setattr(_processors, "quota", lambda *_: math.inf)
+    _processors.limit()
+    assert os.environ == (own or {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"})
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is libgomp that says so")
+def test_openmp_has_read_how_long_to_spin() -> None:
+    """That is: the command says it before anything loads PyTorch."""
+    hidden = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {k: v for k, v in os.environ.items() if k not in hidden} | {"OMP_DISPLAY_ENV": "VERBOSE"}
+    command = [sys.executable, "-m", "regard", "translate", "I see a dog."]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    if "GOMP_SPINCOUNT" not in done.stderr:
+        pytest.skip("PyTorch runs on another OpenMP here")
+    assert "GOMP_SPINCOUNT = '1000'" in done.stderr
 
 
 @pytest.mark.usefixtures("four")
@@ -84,6 +107,17 @@ def test_threads_are_as_many_as_the_work_is_worth(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ZeroDivisionError), threads(0):
         raise ZeroDivisionError
     assert torch.get_num_threads() == 4
+
+
+@pytest.mark.usefixtures("four")
+def test_a_sentence_is_not_worth_a_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither as it is read nor as it is written, nor as its attention is read."""
+    translator, used = regard.load(DEFAULT, device="cpu"), set[int]()
+    monkeypatch.setattr(_processors, "usable", lambda: 4)
+    for part in (*translator.model.encoder, *translator.model.decoder):
+        part.register_forward_hook(lambda *_: used.add(torch.get_num_threads()))
+    translator.outputs(["The cat sat on the mat and looked at the dog."], attention=True)
+    assert used == {1}
 
 
 @pytest.mark.usefixtures("four")
