@@ -156,3 +156,6 @@ def test_a_run_without_validation_data_is_validated(run, files):
     assert "nothing to do" in run(*given, "--updates", "2", "--set", "training.bleu=false").err
     done = run(*given, "--updates", "2", "--held-out", "30", "--set", "training.bleu=false")
     assert done.code == 2 and "the number of training pairs was 380, is 370" in done.err
+    done = run(*given[:-4], "--out", files / "all", "--device", "cpu", "--updates", "1", "--held-out", "0")
+    assert done.code == 0 and "no validation data, and none held out: training neither validates nor" in done.err
+    assert "too few" not in done.err

@@ -24,7 +24,7 @@ from regard.train import Position, Progress, Ranks, Step
 from regard.wordpiece import Cutter
 
 S = TypeVar("S", bound=Settings)
-UNWATCHED = "no validation data, and too few to hold some out: training neither validates nor stops early"
+UNWATCHED = "no validation data, and none held out: training neither validates nor stops early (see --held-out)"
 UPDATE, STEP = 3, 3  # forward passes that an update is worth, and a step of decoding, a few subwords at a time
 
 
