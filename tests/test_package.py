@@ -30,6 +30,7 @@ LAYOUT = [
     "_start",
     "bounds",
     "files",
+    "module",
     "terms",
     "score",
     "packed",

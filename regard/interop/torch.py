@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.attend import attend, steps
 from regard.mask import Causal, Dense, Mask
+from regard.module import restart
 from regard.score import Bias, Dot, Score
 
 
@@ -52,7 +53,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     _qkv_same_embed_dim = property(lambda self: False)  # type: ignore[assignment]
 
     def reset_parameters(self) -> None:
-        """As ``torch.nn.MultiheadAttention`` starts."""
+        """As ``torch.nn.MultiheadAttention`` starts, and its score anew."""
+        for part in self.children():
+            restart(part)
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 nn.init.xavier_uniform_(weight)

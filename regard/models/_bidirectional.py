@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.module import Module
+
 CELLS: dict[str, tuple[type[nn.GRU | nn.LSTM], type[nn.GRUCell | nn.LSTMCell]]] = {
     "gru": (nn.GRU, nn.GRUCell),
     "lstm": (nn.LSTM, nn.LSTMCell),
 }
 
 
-class Bidirectional(nn.Module):
+class Bidirectional(Module):
     """h_i = [→h_i; ←h_i], layer on layer, ``hidden`` wide per direction; 0 at the padding.
 
     What is at the end of a sequence cannot reach what stands before it. So each direction is a network of its own that

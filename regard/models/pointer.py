@@ -156,9 +156,9 @@ class PointerTransformer(Transformer):
         self.told = nn.Linear(c.dim, c.dim, bias=False) if c.told_length else None
         self._reset_copying()
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         """A Transformer's, and Glorot's uniform for what copies; what is told of the length starts as PyTorch's do."""
-        super().reset_parameters()
+        super()._start()
         if hasattr(self, "told"):  # not yet where the Transformer in it is being made
             if self.told is not None:
                 self.told.reset_parameters()

@@ -16,6 +16,7 @@ from regard.mask import Dense, Lengths
 from regard.models._memory import lengths_of, padding
 from regard.models._scores import Place, ScoreSpec, make_score
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.module import Module
 from regard.nn import EncoderLayer
 from regard.score import Score
 from regard.terms import Keys
@@ -45,7 +46,7 @@ class ReaderConfig(TransformerConfig):
             raise ValueError(f"ReaderConfig: a reader writes nothing: decoder_layers is 0, got {self.decoder_layers}")
 
 
-class Reader(nn.Module):
+class Reader(Module):
     """Start and end of an answer.
 
     >>> reader = Reader(ReaderConfig(vocab_size=50, dim=16, ffn_dim=32, heads=2, encoder_layers=1))
@@ -124,7 +125,7 @@ class Reader(nn.Module):
         return out[0], out[1], out[2], out[3]
 
 
-class Flow(nn.Module):
+class Flow(Module):
     """Attention between question and context both ways, and layers that read what came of it.
 
     With h_i the states of the context, u_j of the question, and any score e:
@@ -152,9 +153,9 @@ class Flow(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(c.dim, c.norm_eps) for _ in range(2))
         for layer in layers:
             layer.attention.trusted = True
-        self.reset_parameters()
+        self._start()
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         for linear in (self.mix, self.start, self.end):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -23,6 +23,7 @@ from regard.models._bidirectional import CELLS, Bidirectional
 from regard.models._config import Config
 from regard.models._memory import Memory, lengths_of, step_padding
 from regard.models._scores import Place, ScoreSpec, make_score
+from regard.module import Module
 from regard.nn import Embedding
 from regard.score import Additive, PerHead, Score
 from regard.terms import Keys, KeyTerm, Queries
@@ -115,7 +116,7 @@ class RNNState:
         self.mask = step_padding(lengths, self.values.shape[-2], self.score)
 
 
-class RNNSeq2Seq(nn.Module):
+class RNNSeq2Seq(Module):
     """Recurrent encoder-decoder with attention.
 
     >>> model = RNNSeq2Seq(RNNConfig(vocab_size=50, dim=16, hidden_dim=32, cell="lstm", score="general"))
@@ -145,7 +146,7 @@ class RNNSeq2Seq(nn.Module):
         self.head: nn.Module | None = None  # takes the softmax matrix's place in an 8-bit copy
         self.dropout = nn.Dropout(c.dropout)
         self.score = self._with_location(score) if c.location_features else score
-        self.reset_parameters()
+        self._start()
 
     def _with_location(self, score: Score) -> Score:
         """Modules for f_i = (F ∗ α_{t−1})_i, which join the tanh of an additive score, U_f f_i, or are added, w·f_i."""
@@ -162,7 +163,7 @@ class RNNSeq2Seq(nn.Module):
         """Tensors in a cell's state."""
         return 2 if self.config.cell == "lstm" else 1
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         """Glorot's uniform, orthogonal recurrent matrices, zero biases; an LSTM's forget gates start open."""
         for name, parameter in self.named_parameters():
             if name.startswith("score.") or "embedding" in name:

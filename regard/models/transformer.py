@@ -17,6 +17,7 @@ from regard.mask import Causal, Lengths, Mask, as_mask
 from regard.models._config import Config
 from regard.models._memory import Memory, lengths_of, padding, step_padding
 from regard.models._scores import Place, ScoreSpec, make_score
+from regard.module import Module
 from regard.nn import (
     Cache,
     DecoderLayer,
@@ -160,7 +161,7 @@ class TransformerState:
         return step_padding(lengths, self.known[0].values.shape[-2], self.score)
 
 
-class Transformer(nn.Module):
+class Transformer(Module):
     """Encoder-decoder, encoder-only or decoder-only Transformer.
 
     >>> model = Transformer(TransformerConfig(vocab_size=50, dim=16, ffn_dim=32, heads=2, cross_score="additive"))
@@ -196,7 +197,7 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 module.trusted = True  # padding has an embedding like any other
-        self.reset_parameters()
+        self._start()
 
     def _make_positions(self) -> SinusoidalPositions | LearnedPositions | None:
         if self.config.positions == "learned":
@@ -216,7 +217,7 @@ class Transformer(nn.Module):
         cross = make_score(c.cross_score, c.place())
         return DecoderLayer(c.dim, c.heads, score=make_score(own, c.place(True)), cross_score=cross, **c.layer(True))
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         """Glorot's uniform; q, k and v as if they were one matrix, as PyTorch and fairseq start them."""
         for module in self.modules():
             if isinstance(module, nn.Linear):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.attend import attend, log_weights, observed, steps
 from regard.mask import Lengths, Mask, as_mask
+from regard.module import Module
 from regard.nested import are_nested, pack
 from regard.places import Positions
 from regard.score import Dot, Score
@@ -137,7 +138,7 @@ class Cache:
             self.tensors = [nn.functional.pad(t, (0, 0, 0, more)) for t in self.tensors]
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Module):
     """Attention with learned projections and any score per head.
 
     Args:
@@ -196,9 +197,9 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(heads * head_dim, dim, bias=bias)
         self.sink = nn.Parameter(torch.empty(heads)) if sink else None
         self.qkv: nn.Module | None = None  # takes the place of the first three in self-attention of an 8-bit copy
-        self.reset_parameters()
+        self._start()
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.mask import Causal, Mask, as_mask
+from regard.module import Module
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
 from regard.places import Positions
 from regard.score import Score
@@ -28,7 +29,7 @@ class Embedding(nn.Embedding):
         return super().forward(input) * math.sqrt(self.embedding_dim)
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(Module):
     """Adds sin and cos of each position at geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
 
     Any length works; nothing is stored.
@@ -72,7 +73,7 @@ class LearnedPositions(nn.Module):
         return x + self.weight[_positions(x, offset)].to(x.dtype)
 
 
-class FeedForward(nn.Module):
+class FeedForward(Module):
     """W₂ f(W₁ x), or gated, W₂ (f(W₁ x) ∘ W₃ x) (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
 
     def __init__(
@@ -100,7 +101,7 @@ class FeedForward(nn.Module):
         return out
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(Module):
     """Self-attention and feed-forward, each with a residual and a norm before (``norm_first``) or after.
 
     ``activation_dropout`` inside the feed-forward is ``dropout`` unless set; ``gated`` multiplies its activation by a

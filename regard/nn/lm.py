@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.mask import Causal, Mask, as_mask
+from regard.module import Module
 from regard.nn.attention import Cache
 from regard.nn.layers import EncoderLayer, MakeNorm
 from regard.places import Positions
 from regard.score import Rotary, Score
 
 
-class CausalLM(nn.Module):
+class CausalLM(Module):
     """Token vectors, ``layers`` of causal self-attention and feed-forward, a norm, and logits.
 
     The defaults are what most open models share: RMSNorm before each part (Zhang & Sennrich 2019), rotary positions, a
@@ -60,9 +61,9 @@ class CausalLM(nn.Module):
         self.output = None if tied else nn.Linear(dim, vocab_size, bias=False)
         for own in self._layers():
             own.attention.trusted = True  # padding has an embedding like any other
-        self.reset_parameters()
+        self._start()
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         """N(0, 0.02²); what is added to the residual, divided by √(2 · layers) (GPT-2)."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):

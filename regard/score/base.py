@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from regard.module import Module
 from regard.terms import FormulaTerm, Keys, Queries
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _SHAPES = {"dot_shaped", "pair_shaped", "positional", "pairs", "capped", "value_
 _OF_A_FORMULA = _SHAPES | {"key_tensors", "queries", "keys", "cached_keys"}  # what says how it is lowered
 
 
-class Score(nn.Module):
+class Score(Module):
     """What all scores share. Scores add and scale: ``2 * Dot() + ALiBi(heads=8)``, ``sum([...])``, ``-score``.
 
     A score of one's own needs ``forward`` alone, the dense formula: it is asked for some queries at a time,
@@ -113,8 +114,7 @@ class Score(nn.Module):
         """Buffers that follow from the arguments, on the CPU: made again when the score is moved, started or loaded."""
         return {}
 
-    def reset_parameters(self) -> None:
-        """Start anew; scores with parameters draw them."""
+    def _start(self) -> None:
         self._lay_out()
 
     def _lay_out(self) -> None:

@@ -74,7 +74,7 @@ class Rotary(Score):
         self.sections = None if sections is None else tuple(sections)
         self.register_buffer("axes", axes, persistent=False)
         self._check_sections()
-        self.reset_parameters()
+        self._start()
 
     def _numbers(self, inv_freq: Tensor | Sequence[float] | None) -> tuple[float, ...] | None:
         """Frequencies as Python's floats: no cast of the module rounds them."""

@@ -80,9 +80,9 @@ class Scale(_Around):
                     "Softcap(Scale(Dot(), heads=8), 50.0)"
                 )
             self.weight = nn.Parameter(torch.empty(heads))
-            self.reset_parameters()
+            self._start()
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         if self.weight is not None:
             nn.init.constant_(self.weight, self.factor)
 
@@ -139,9 +139,9 @@ class QKNorm(_Around):
         if dim is not None:
             (dim,) = check_positive("QKNorm", dim=dim)
             self.query_gain, self.key_gain = (nn.Parameter(torch.empty(dim)) for _ in range(2))
-            self.reset_parameters()
+            self._start()
 
-    def reset_parameters(self) -> None:
+    def _start(self) -> None:
         for gain in (self.query_gain, self.key_gain):
             if gain is not None:
                 nn.init.ones_(gain)

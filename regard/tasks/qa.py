@@ -19,13 +19,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data import Report
 from regard.data.batches import bucketed
 from regard.data.held import FEWEST, default, whole_groups
 from regard.data.questions import Question, read_questions
 from regard.folder import make_model
+from regard.module import Module
 from regard.reading import LONGEST, STRIDE, WINDOW, Room, padded, read
 from regard.squad import quality
 from regard.tasks import _command, _run
@@ -179,7 +180,7 @@ class Settings(AnySettings):
         }
 
 
-class Objective(nn.Module):
+class Objective(Module):
     """−log P(start) − log P(end), summed over a batch; with R-Drop (Liang et al. 2021,
     https://arxiv.org/abs/2106.14448) over two passes at once, and what their distributions differ by."""
 

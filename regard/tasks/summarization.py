@@ -24,6 +24,7 @@ from regard.decode import Limits
 from regard.folder import make_model
 from regard.models import Transformer
 from regard.models.pointer import PointerTransformer
+from regard.module import Module
 from regard.tasks import _command, _run
 from regard.tasks._card import LOSS, Words, model_card
 from regard.tasks._mixture import mixture_loss
@@ -172,7 +173,7 @@ def fine_tuning(pairs: int, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, **given}
 
 
-class Objective(nn.Module):
+class Objective(Module):
     """The loss of a batch: label-smoothed cross-entropy of the mixture, R-Drop over two passes at once, coverage."""
 
     def __init__(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import Batch, Corpus
+from regard.module import Module
 from regard.tasks import _command, _run
 from regard.tasks._card import model_card
 from regard.tasks._guided import Guide, WordLinks, guided_loss, word_links
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 
-class Objective(nn.Module):
+class Objective(Module):
     """The loss of a batch: label-smoothed cross-entropy, with R-Drop over two passes at once, and guided alignment."""
 
     def __init__(
