@@ -18,6 +18,7 @@ from regard.score import (
     Bilinear,
     Cosine,
     Dot,
+    Function,
     General,
     Key,
     Location,
@@ -25,6 +26,7 @@ from regard.score import (
     Relative,
     Rotary,
     Softcap,
+    Sum,
     T5Bias,
 )
 from regard.terms import Keys
@@ -106,6 +108,9 @@ BAD = {
     "score a class with arguments": (attend(score=Additive), TYPE, r"class Additive; write Additive\(query_dim, key_dim, hidden_dim\)"),
     "score of a layer a class": (lambda: regard.nn.MultiHeadAttention(8, 2, score=Dot), TYPE, r"the class Dot; write Dot\(\)"),
     "scores around a class": (lambda: Rotary(Dot), VALUE, r"got the class Dot; write Dot\(\)"),
+    "a function around a class": (lambda: Function(lambda s, b, h, i, j: s, Dot), TYPE, r"the class Dot; write Dot\(\)"),
+    "a sum of a class": (lambda: Sum(Dot(), Dot), TYPE, r"Sum adds scores, .*got the class Dot; write Dot\(\)"),
+    "a sum of a number": (lambda: Sum(Dot(), 1.0), TYPE, r"Sum adds scores, .*got float"),
     # masks
     "float mask": (attend(mask=torch.zeros(5, 7)), TYPE, r"bool tensor \(True = may attend\), got torch.float32.*score.Bias"),
     "int mask": (attend(mask=torch.ones(5, 7, dtype=torch.int64)), TYPE, r"bool tensor .*got torch.int64; write \.bool\(\)"),

@@ -72,6 +72,8 @@ class Sum(Score):
         super().__init__()
         flat: list[Score] = []
         for part in parts:
+            if not isinstance(part, Score):
+                raise TypeError(f"Sum adds scores, as in Sum(Dot(), ALiBi(heads=8)), got {told(part)}")
             flat += part._scores() if isinstance(part, Sum) else [part]
         if any(isinstance(p, PerHead) for p in flat):
             raise ValueError(
