@@ -148,6 +148,7 @@ def test_sections_without_axes_are_text():
         ),
         (lambda: Rotary(inv_freq=[1.0, 0.5], dims=8), ValueError, "2 frequencies turn 4 dims, got dims=8"),
         (lambda: Rotary(inv_freq=[[1.0]]), ValueError, "one finite number per pair of dims"),
+        (lambda: Rotary(inv_freq=torch.ones(2, device="meta")), ValueError, "made on the meta device and hold"),
         (lambda: Rotary(sections=(2, 0)), ValueError, r"sections\[1\] must be a positive integer, got 0"),
         (lambda: Rotary(sections=(2, 2), dims=4), ValueError, r"sections=\(2, 2\) turn 8 dims, not 4"),
         (lambda: Rotary(axes=torch.zeros(2, 5)), ValueError, "axes= needs sections="),

@@ -80,6 +80,8 @@ class Rotary(Score):
         """Frequencies as Python's floats: no cast of the module rounds them."""
         if inv_freq is None:
             return None
+        if isinstance(inv_freq, Tensor) and inv_freq.is_meta:
+            raise ValueError("Rotary: inv_freq were made on the meta device and hold nothing; give them as a list")
         numbers = inv_freq.tolist() if isinstance(inv_freq, Tensor) else list(inv_freq)
         if not numbers or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in numbers):
             raise ValueError(f"Rotary: inv_freq takes one finite number per pair of dims, got {inv_freq!r}")
