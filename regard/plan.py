@@ -58,6 +58,7 @@ BACKENDS = ("auto", *KERNELS)
 EXPONENTIAL = ("cpu_additive", "triton_additive")  # those that read a cache's e^{2b} as it is
 FORMULAS = ("flex", "blockwise", "reference")  # those that ask a score's dense formula
 VISIBLE = ("sdpa", *FORMULAS)  # and a mask's `visible`, where that is all there is of it
+TRACED = ("sdpa", "reference")  # plain PyTorch, which torch.jit.trace follows for any length
 GPU_ONLY = (
     "triton_offset",
     "triton_additive",
@@ -105,6 +106,8 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
 def _refuses(name: str, problem: Problem) -> str | None:
     if name != "reference" and _forward_mode():
         return "it has no forward-mode derivative (torch.func.jvp, jacfwd, hessian)"
+    if name not in TRACED and not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace would keep the sizes of this call in the program"
     if problem.terms.formulas and name not in FORMULAS:
         return f"{problem.terms.formulas[0].name} is known by its dense formula alone"
     if name not in VISIBLE and (mask := unknown(problem.mask)) is not None:

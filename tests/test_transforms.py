@@ -126,9 +126,11 @@ def test_a_layer_prefills_in_chunks_by_one_program():
         same(step(x[:, start:end], x[:, :end], start), whole[:, start:end])
 
 
-def test_a_rotary_layer_is_traced():
-    layer = MultiHeadAttention(16, 4, kv_heads=2, score=Rotary(Dot())).double().requires_grad_(False)
-    x, other = torch.randn(2, 2, 7, 16, dtype=torch.float64)
+@pytest.mark.parametrize("kind", ["rotary", "additive", "softcap", "relative", "alibi", "per_head"])
+def test_a_layer_is_traced_for_any_length(kind):
+    made = score(kind, Sizes(value_dim=4))
+    layer = MultiHeadAttention(16, 4, kv_heads=2, score=made).double().requires_grad_(False)
+    x, other = (torch.randn(2, length, 16, dtype=torch.float64) for length in (7, 9))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit is deprecated, and a trace keeps the branches it took
         traced = torch.jit.trace(lambda x: layer(x, mask=Causal()), x)
