@@ -10,6 +10,7 @@ import pytest
 from browsing import accessible, arcs_of, opened, picture
 from commands import ROOT
 from test_explorer import recorded
+from test_explorer_use import SIDEWAYS
 
 import regard
 
@@ -70,3 +71,24 @@ def test_typed_translated_and_aligned(browser, address, tmp_path):
         assert ("street", "rue") in found and ("tired.", "fatigué.") in found
         assert accessible(page) == []
         picture(page, "explorer-bundled", tmp_path, full_page=True)
+
+
+@pytest.mark.parametrize("width", [375, 360, 320])
+def test_steps_fit_telephones(browser, address, width):
+    """With vectors of hundreds of numbers, and long words."""
+    start = f"{address}#/steps?text=The committee decided after an interminable debate.&kind=cross&query=4"
+    with opened(browser, start, viewport={"width": width, "height": 800}) as page:
+        page.locator("[data-step=weights]").first.wait_for()
+        page.locator("[data-step=output]").first.wait_for()
+        assert page.evaluate(SIDEWAYS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_long_shows_the_layer_that_the_other_views_show(browser, address):
+    with opened(browser, f"{address}#/sentence?text={TEXT}&kind=cross") as page:
+        page.get_by_test_id("key").first.wait_for()
+        shown = [page.get_by_test_id(name).get_attribute("data-value") for name in ("layer", "head")]
+        assert shown != ["0", "0"]  # those that align words
+        page.get_by_test_id("tab-long").click()
+        page.locator("[data-testid=long-exact][data-value='1']").wait_for()
+        assert [page.get_by_test_id(name).get_attribute("data-value") for name in ("layer", "head")] == shown

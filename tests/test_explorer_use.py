@@ -197,6 +197,13 @@ def test_pieces_of_a_character_are_told_apart(browser, address, translator):
         shown = page.get_by_test_id("token").all_inner_texts()
         numbered = [each.split("\n")[0] for each in shown if "\N{GRINNING FACE}" in each]
         assert numbered[-1] == "\N{GRINNING FACE} 4/4" and len(set(numbered)) == 4
+        joined = "\N{ZERO WIDTH JOINER}"
+        page.get_by_test_id("text").fill(f"the dog{joined} .")
+        page.get_by_test_id("token").filter(has_text="U+200D").first.wait_for()
+        invisible = [each.split("\n")[0] for each in page.get_by_test_id("token").all_inner_texts() if "U+200D" in each]
+        count = len(invisible)
+        assert count > 1 and invisible == [f"U+200D {i + 1}/{count}" for i in range(count)]
+        page.get_by_test_id("text").fill(text)
         page.get_by_test_id("words-words").click()
         page.wait_for_function("() => document.querySelectorAll('[data-testid=token]').length == 5")
         assert page.get_by_test_id("token").nth(2).inner_text().split("\n")[0] == "\N{GRINNING FACE}"

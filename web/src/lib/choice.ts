@@ -19,13 +19,17 @@ export function choose(selection: Selection, trace: Trace): Choice | null {
   const kind = trace.kinds.find((one) => one.kind === selection.kind) ?? trace.kinds[0];
   if (!kind) return null;
   const [rows, columns] = [sideOf(trace, kind.rows), sideOf(trace, kind.columns)];
-  const usual = (kind.kind === "cross" && trace.alignment) || { layer: null, head: null };
-  const layer = clamp(selection.layer ?? usual.layer ?? 0, kind.layers);
-  const wanted = selection.head ?? usual.head ?? 0;
-  const head = wanted === "mean" ? wanted : clamp(wanted, kind.heads);
+  const { layer, head } = headOf(selection, trace, kind);
   const inside = selection.query.filter((token) => token < rows.tokens.length);
   const query = inside.length ? inside : [firstQuery(rows)];
   return { kind, layer, head, rows, columns, query, key: clamp(selection.key ?? firstKey(columns, query), columns.tokens.length) };
+}
+
+/** The layer and head that are meant, of cross-attention those that align words where none are chosen. */
+export function headOf(selection: Selection, trace: Trace | null, kind: { kind: KindName; layers: number; heads: number }): { layer: number; head: Head } {
+  const usual = (kind.kind === "cross" && trace?.alignment) || { layer: null, head: null };
+  const head = selection.head ?? usual.head ?? 0;
+  return { layer: clamp(selection.layer ?? usual.layer ?? 0, kind.layers), head: head === "mean" ? head : clamp(head, kind.heads) };
 }
 
 /** "it" if the sentence has one, the question everyone asks first; else its first word. */

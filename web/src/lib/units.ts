@@ -35,12 +35,13 @@ export function units(side: Side, words: boolean): Unit[] {
 
 const INVISIBLE = /^[\p{Cf}\u{FE00}-\u{FE0F}]+$/u;
 
+const codePoints = (piece: string) => Array.from(piece, (c) => `U+${c.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
+
 /** A token as text. Several that stand for one character, as its bytes may, are numbered: 😀 1/4. */
 export function pieceLabel(tokens: readonly Token[], index: number, characters: readonly string[]): string {
   const token = tokens[index]!;
   const piece = token.word < 0 ? "" : characters.slice(token.start, token.end).join("").trim();
-  if (INVISIBLE.test(piece)) return Array.from(piece, (c) => `U+${c.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
-  const label = piece || token.text.trim() || "␣";
+  const label = INVISIBLE.test(piece) ? codePoints(piece) : piece || token.text.trim() || "␣";
   if (token.word < 0 || token.end <= token.start) return label;
   const same = (at: number) => tokens[at]?.word === token.word && tokens[at]!.start === token.start && tokens[at]!.end === token.end;
   let [first, end] = [index, index + 1];
