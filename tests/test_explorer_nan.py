@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from browsing import opened
-from serving import serving
+from serving import save_models, serving
 
 import regard
 from regard.explorer import page as pages
@@ -49,6 +49,18 @@ def test_answers_have_it(service):
     assert ask("heads")["entropy"][0][1] == "NaN" and isinstance(ask("heads")["entropy"][0][0], float)
     assert np.isnan(ask("tile", head=1)).any() and ask("row", head=1, query=4, measure="rollout")["values"]
     assert ask("tokens", side="rows")["tokens"][BROKEN] == "NaN" and ask("search", text="NaN")["matches"] == [BROKEN]
+
+
+def test_a_translator_that_is_broken_is_traced_with_a_given_target(tmp_path):
+    """What it translates itself has no probabilities, but what it looks at can be seen."""
+    broken = regard.load(save_models(tmp_path)[0], device="cpu")
+    torch.nn.init.constant_(broken.model.decoder[0].cross_attention.v_proj.weight, math.nan)
+    with serving(Models([broken])) as client:
+        answer = client.post("/api/trace", {"text": "the dog", "target": "le chien"})
+        assert answer.status == 200 and answer.json["alignment"]["weights"] == [["NaN"] * 2] * 2
+        path = f"/api/trace/{answer.json['id']}"
+        assert client.get(f"{path}/align?layer=1&head=0").json["weights"] == [["NaN"] * 2] * 2
+        assert client.get(f"{path}/effects?kind=cross&layer=0").json["base"] == "NaN"
 
 
 def test_biases_alone_have_no_vectors():

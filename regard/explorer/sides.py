@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.align import links
+from regard.explorer.answers import numbers
 from regard.text import Encoded
 from regard.translator import Look
 
@@ -34,7 +35,7 @@ def target_side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
 def alignment(weights: Tensor, look: Look, aer: float | None = None) -> dict[str, Any]:
     """Word weights [J, I] to seven digits, which ones they are, and the links they give."""
     found = sorted(map(list, links(weights)))
-    return {"weights": weights.numpy().round(7).tolist(), "links": found, **look._asdict(), "aer": aer}
+    return {"weights": numbers(weights.round(decimals=7)), "links": found, **look._asdict(), "aer": aer}
 
 
 def placed(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list[Part]:
