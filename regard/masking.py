@@ -111,7 +111,7 @@ class Masked:
             given[sign] += 1
         else:
             self.marks.append(Mark(len(self.text), span))
-        inside = sign < " " or (span.mate >= 0 and not glued)
+        inside = (sign < " " and not sign.isspace()) or (span.mate >= 0 and not glued)
         if self.text[-1:].strip() and line[span.end : span.end + 1].isalnum() and not inside:
             self.text += " "
             self.origin.append((span.end, span.end))

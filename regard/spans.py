@@ -23,22 +23,45 @@ Protect = bool | str | Sequence[str]
 
 LARGE = 500  # letters that a vocabulary spells of a script; there are more, and the others are read byte by byte
 
-_BODY = r"[^{}\n]{0,200}"
+_NESTED = _BODY = r"[^{}\n]{0,200}"
+for _ in range(3):  # braces within braces, as plural forms have them
+    _NESTED = rf"{_BODY}(?:\{{{_NESTED}\}}{_BODY}){{0,20}}"
+_TARGET = r"""[^()\s]*(?:\s+"[^"\n]{0,300}")?"""  # of a link, perhaps with a title
+_TOP = "com|org|net|edu|gov|mil|info|io|dev|app|eu|uk|fr|de|ca|ch|nl|jp|cn|ru|br|au"  # addresses may end in it
 _USUAL = re.compile(
     rf"""
-    (?P<word_code> (?<!`)(?P<ticks>`+)(?!`).{{1,500}}?(?<!`)(?P=ticks)(?!`))
+    (?P<word_fence> ^\s*(?:`{{3,}}|~{{3,}})[^`\s]*\s*$)
+  | (?P<word_code> (?<!`)(?P<ticks>`+)(?!`).{{1,500}}?(?<!`)(?P=ticks)(?!`))
   | (?P<mark_comment> <!--.{{0,500}}?-->)
-  | (?P<close_link> \]\([^()\s]*\))
-  | (?P<open_link> !?\[(?=[^][\n]{{0,300}}\]\([^()\s]*\)))
-  | (?P<word_url> (?<![a-z0-9+.-])(?:[a-z][a-z0-9+.-]{{0,20}}://|www\.|mailto:)[^\s<>"`|\\^]+)
+  | (?P<word_element> <(?P<element>code|kbd|samp|pre|script|style)\b[^<>]{{0,300}}>.{{0,1000}}?</(?P=element)>)
+  | (?P<close_link> \]\({_TARGET}\))
+  | (?P<open_link> !?\[(?=[^][\n]{{0,300}}\]\({_TARGET}\)))
+  | (?P<word_wiki> \[\[[^][\n]{{1,200}}\]\])
+  | (?P<word_url> (?<![a-z0-9+.-])
+        (?:[a-z][a-z0-9+.-]{{0,20}}://|www\.|mailto:|(?:tel|doi|arxiv|urn):(?=[\w+]))[^\s<>"`|\\^]+)
   | (?P<word_email> (?<![\w.+-])[\w.+-]{{1,64}}@[\w-]+(?:\.[\w-]+)+)
-  | (?P<word_braces> \{{\{{{_BODY}\}}\}} | \{{%{_BODY}%\}} | [$%\#]\{{{_BODY}\}} | \{{{_BODY}\}})
+  | (?P<word_url_bare> (?<![\w.@/-])(?:[a-z0-9-]{{1,63}}\.){{1,6}}
+        (?:(?-i:{_TOP})(?![\w@-])|[a-z]{{2,24}}(?=/\w))(?::\d+)?(?:[/?\#][^\s<>"`|\\^]*)?)
+  | (?P<word_colons> (?<![\w:])(?:[0-9a-f]{{1,4}}::?){{3,7}}[0-9a-f]{{1,4}}(?![\w:]))
+  | (?P<word_path> (?<![\w\\])[a-z]:\\[^\s"<>|*?]*)
+  | (?P<mark_escape> (?-i:(?:\\[nrt])+(?![a-z])))
+  | (?P<word_backslash> (?<!\\)(?:\\+[\w$@]+(?:[.-]\w+)*)+)
+  | (?P<word_braces> [$%\#]?\{{{_NESTED}\}})
   | (?P<word_named> (?<!\d)%\([^()\n]{{1,100}}\)[-+\#0]*\d*(?:\.\d+)?[a-z])
   | (?P<word_printf> (?<!\d)%(?:\d+\$)?[-+\#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[jzt])?[diouxefgacspn@](?![a-z]))
   | (?P<word_percent> %% | (?<!\d)%[a-z_]\w*% | (?<!\d)%L?\d{{1,2}}(?!\w))
   | (?P<word_variable> (?<!\w)\$[a-z_]\w* | (?<!\w)__(?-i:[A-Z0-9_]{{1,100}})__(?!\w))
+  | (?P<word_doubled> (?<![\w\#@<])(?:\#\#|@@|<<)[a-z_]\w{{0,100}}(?:\#\#|@@|>>))
+  | (?P<word_uuid> (?<!\w)[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}(?!\w))
+  | (?P<word_mixed> (?<!\w)(?=\w*(?:[0-9][a-z]+[0-9]|[a-z][0-9]+[a-z]))\w{{7,}})
+  | (?P<word_scope> (?<![\w:])[a-z_]\w{{0,100}}(?:::[a-z_]\w{{0,100}})+(?:\(\))?)
+  | (?P<word_call> (?<![\w.])[a-z_][\w.]{{0,100}}\(\))
+  | (?P<word_camel> (?<!\w)(?-i:[a-z]{{2,40}}(?:[A-Z]{{1,40}}[a-z0-9]{{1,40}}){{1,20}})(?!\w))
+  | (?P<mark_short> (?<![\w:]):[a-z][a-z0-9_+-]{{1,40}}:(?![\w:]))
+  | (?P<mark_tab> (?<=\S)\t+(?=\S))
   | (?P<mark_space> &(?:nbsp|ensp|emsp|thinsp|shy|\#160|\#xa0|\#8239|\#x202f);)
   | (?P<word_entity> &(?:[a-z][a-z0-9]{{1,31}}|\#\d{{1,7}}|\#x[0-9a-f]{{1,6}});)
+  | (?P<word_server> <[%?].{{0,500}}?[%?]>)
   | (?P<mark_void> <(?:br|hr|img|input|wbr|link|meta)\b[^<>]*> | <[a-z][^<>]*/>)
   | (?P<close_tag> </[a-z][^<>]*>)
   | (?P<open_tag> <[a-z][^<>]*>)
@@ -98,6 +121,8 @@ class Protection:
             _add(found, _emphasis(line, found))
             if not line.isascii():
                 _add(found, self._strange(line, found))
+            if not found and not any(map(str.isalnum, line)):
+                found = [Span(len(line) - len(line.lstrip()), len(line.rstrip()), "mark")][: bool(line.strip())]
         return _paired(line, found)
 
     # --- what the model has never read ---
@@ -200,10 +225,10 @@ def _taken(found: Sequence[Span]) -> set[int]:
 def _matches(line: str) -> Iterator[Span]:
     for match in _USUAL.finditer(line):
         name, kind = match.lastgroup or "", (match.lastgroup or "").split("_")[0]
-        if name == "ticks":
+        if name in ("ticks", "element"):
             kind = "word"
         start, end = match.span()
-        if name == "word_url":
+        if name in ("word_url", "word_url_bare", "word_path"):
             end = _address_end(line, start, end)
         if kind == "word" and _COUNTED.fullmatch(match[0]):
             kind = "number"

@@ -31,6 +31,14 @@ EXAMPLES = {
     "She said in\u00adfor\u00admation.": "Elle a dit .*information.*",
     "There are %d files in the folder ${x}.": r"Il y a %d fichiers dans le dossier \$\{x\}\.",
     "I saw him.<br>He was tired.": "Je l'ai vu.<br>Il était fatigué.",
+    "See example.com/a?b=c for more.": r"\w+ example\.com/a\?b=c pour .*\.",
+    "Copy D:\\My_Files\\a.doc to the new folder.": r"\w+ D:\\My_Files\\a\.doc .* dossier\.",
+    'Press "OK".\\n': r'\w+ .*"OK".*\\n',
+    "{count, plural, one {# file} other {# files}} in the folder.": r"\{count, .* \{# files\}\} .*\.",
+    "<code>int x = 0;</code> is a declaration.": "<code>int x = 0;</code> est une déclaration.",
+    'See ![the cat](a/b.png "A cat").': r'\w+ .*!\[.*chat\]\(a/b\.png "A cat"\)\.',
+    "The file was changed by renderMainWindow().": r"L\w+ .* par renderMainWindow\(\)\.",
+    "First name\tLast name": "\\w+.*\t.*\\w+",
     "<li>One dog</li><li>Two cats</li>": "<li>Un chien</li><li>[dD]eux chats</li>",
 }
 SENTENCES = (  # with places for words (w), which stand apart from letters, and for marks (m), which stand anywhere
@@ -45,11 +53,31 @@ SENTENCES = (  # with places for words (w), which stand apart from letters, and 
 )
 WORDS = (
     *("{name}", "{{ user.name }}", "%s", "%(n)d", "%d%%", "${x}", "$HOME/bin", "%1$s", "{0}", "{n}", "<file>", "&amp;"),
+    *(
+        "{{{a}}}",
+        "{n, plural, one {# file} other {# files}}",
+        "@@A@@",
+        "##a_b##",
+        "[[a|b]]",
+        "<%= a %>",
+        "<code>a = 0;</code>",
+    ),
+    *(
+        "example.com/a?b=c",
+        "a.example.org",
+        "tel:+33123",
+        "C:\\a\\b.txt",
+        "\\alpha",
+        "std::list",
+        "f.g()",
+        "someNewName",
+    ),
+    *("fe80::1ff:fe23:4567:890a", "a3d2e0d", "550e8400-e29b-41d4-a716-446655440000"),
     *("https://example.com/a?b=c&d", "www.a.org", "a.b+c@d.org", "`x = [1, 2]`", "``a`b``", "user_{id}"),
     *("王小明", "Привет мир", "שלום", "α", "Håkon", "→", "⌘"),
 )
 MARKS = (
-    *("<b>", "</b>", "<br/>", '<a href="x y">', "</a>", "<!-- no -->", "&nbsp;", "\x01", "\x1b[1m"),
+    *("<b>", "</b>", "<br/>", '<a href="x y">', "</a>", "<!-- no -->", "&nbsp;", "\x01", "\x1b[1m", "\\n", ":smile:"),
     *("😀", "👨‍👩‍👧", "🇫🇷", "1️⃣", "❤️", "…"),
 )
 
@@ -86,6 +114,16 @@ def texts_of(protection, line):
         ("*a* **b** _c_ __D_E__ *f", ["*", "*", "**", "**", "_", "_", "__D_E__"]),
         ("王 小明 and Čapek's «x»", ["王 小明", "Čapek"]),
         ("😀 👨‍👩‍👧, naïve café", ["😀 👨‍👩‍👧"]),
+        ("See example.org, a.co.uk/b?c. Home.But e.g. and/or St.Paul", ["example.org", "a.co.uk/b?c"]),
+        ("C:\\a b\\c \\n \\nu \\frac{1}{2}. it's", ["C:\\a", "b\\c", "\\n", "\\nu", "\\frac{1}{2}"]),
+        ("{n, select, a {b {c}}} {{{d}}} {e: {f}} {g {h", ["{n, select, a {b {c}}}", "{{{d}}}", "{e: {f}}"]),
+        ("<code>a < b</code><pre>c <code>d", ["<code>a < b</code>", "<pre>", "<code>"]),
+        ('[a](b "c d") [[e|f]] [g]', ["[", '](b "c d")', "[[e|f]]"]),
+        ("at 10:30:00, 00:1B:44:11:3A:B7; 20000km covid19 feb8bd6", ["00:1B:44:11:3A:B7", "feb8bd6"]),
+        ("a::b c() iPhone McDonald someName :cat: 1:30", ["a::b", "c()", "someName", ":cat:"]),
+        ("```python", ["```python"]),
+        ("|---|---|", ["|---|---|"]),
+        ("a\tb\t", ["\t"]),
     ],
 )
 def test_spans(translator, line, found):
@@ -110,6 +148,12 @@ def test_a_long_line_is_read_in_linear_time(translator):
         "{" * 20_000,
         "a" * 30_000 + "@",
         "é" * 30_000 + " {x}",
+        "{a{b}" * 5000,
+        "{" + "{a}" * 6000,
+        "\\" * 20_000,
+        "<code>" * 5000,
+        "a." * 9000 + "a" * 9000,
+        "a:" * 9000 + "::" * 9000,
     ):
         assert len(find(line)) <= 18_000
     assert time.thread_time() - began < 30
@@ -126,7 +170,16 @@ def test_examples(translator, line):
 
 def test_nothing_but_spans_is_not_translated(translator, monkeypatch):
     monkeypatch.setattr(translator.engine, "search", None)
-    for line in ("https://example.com/a?b=c", "{a}: {b}", "😀", "猫が座った。", " <b>{x}</b>\t"):
+    for line in (
+        "https://example.com/a?b=c",
+        "{a}: {b}",
+        "😀",
+        "猫が座った。",
+        " <b>{x}</b>\t",
+        "---",
+        "|--|:-:|",
+        "?!",
+    ):
         assert translator.outputs([line], nbest=2, beam=2, attention=True)[0].text == line.strip()
 
 
