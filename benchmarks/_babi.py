@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from stories import Question
 
 import regard
-from regard.folder import make_model, model_table
-from regard.folder import open as open_folder
+from regard.models.folder import make_model, model_table
+from regard.models.folder import open as open_folder
 from regard.text import BOS, EOS, PAD
 
 BATCH = 64

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.score import Additive, Relative, Score
-from regard.terms import DotTerm, OffsetTerm
+from regard.score.terms import DotTerm, OffsetTerm
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 REACH = 16  # distances that Shaw's relative keys tell apart, to each side

@@ -1,4 +1,4 @@
-"""Fits the sine series of tanh that regard/kernels/_tanh_series.py holds, and prints that table.
+"""Fits the sine series of tanh that regard/kernels/gpu/series.py holds, and prints that table.
 
     tanh(x) ≈ Σ_m c_m sin(ω_m x),   |x| ≤ R
 
@@ -12,7 +12,7 @@ Each sine of a sum splits into sin·cos + cos·sin, so fewer terms mean fewer fe
 
 For each M, a table holds the largest R with an error of at most tolerance · min(1, (R/10)²).
 
-    python benchmarks/fit_series.py > regard/kernels/_tanh_series.py
+    python benchmarks/fit_series.py > regard/kernels/gpu/series.py
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ import torch.nn.functional as F
 from _gpu import replayed
 from torch import Tensor
 
-from regard.kernels import _op
-from regard.kernels import triton_additive as fused
-from regard.kernels.triton_additive import Config, Rows, Tiles, TritonAdditive, _given
+from regard.kernels import operator
+from regard.kernels.gpu import additive as fused
+from regard.kernels.gpu.additive import Config, Rows, Tiles, TritonAdditive, _given
 from regard.mask import Causal
-from regard.terms import Problem, TanhTerm, Terms
+from regard.score.terms import Problem, TanhTerm, Terms
 
 HEADS, N, D = 16, 2048, 64
 LONG = 131_072
@@ -362,7 +362,7 @@ def ours(dtype: str, config: Config | None) -> dict[str, float]:
         "backward": bench(backward),
         "forward graph": replayed(forward),
         "backward graph": replayed(backward),
-        "forward through the operator": bench(lambda: _op.run(fused.NAME, p)),
+        "forward through the operator": bench(lambda: operator.run(fused.NAME, p)),
         "forward GiB": peak(forward),
         "backward GiB": peak(backward),
     }
@@ -503,7 +503,7 @@ def host(dtype: str) -> dict[str, float]:
             f()
             torch.cuda.synchronize()
         rows[f"{name} launches"] = sum(e.count for e in found.key_averages() if e.device_type.name == "CUDA")
-    for name, f in (("forward", both[0]), ("backward", both[1]), ("operator", lambda: _op.run(fused.NAME, p))):
+    for name, f in (("forward", both[0]), ("backward", both[1]), ("operator", lambda: operator.run(fused.NAME, p))):
         once(f)
         rows[f"{name} host ms"] = once(lambda f=f: [f() for _ in range(50)]) / 50
     SUMMARY.append(f"{dtype} host: " + "  ".join(f"{k} {v:.3g}" for k, v in rows.items()))

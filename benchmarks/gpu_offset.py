@@ -37,11 +37,11 @@ from _gpu import host_us, replayed
 from torch import Tensor
 
 import regard
-from regard.kernels import triton_offset
-from regard.kernels.triton_offset import Config, _given, _gradients
+from regard.kernels.gpu import offset as triton_offset
+from regard.kernels.gpu.offset import Config, _given, _gradients
 from regard.mask import Causal, Mask
 from regard.score import ALiBi, Dot, Location, Relative, Score, T5Bias
-from regard.terms import Keys, OffsetTerm, Problem
+from regard.score.terms import Keys, OffsetTerm, Problem
 
 DEVICE = "cuda"
 BATCH, HEADS, LENGTH, DIM = 4, 16, 4096, 64

@@ -10,7 +10,8 @@ tests; then, one after the other, alone on the machine, they are timed: ms per u
 of beam search. What is done is in --records, one file, and is not done again; a table that lacks rows says so.
 BLEU is sacrebleu's on the tokenised files as they are (-tok none -s none).
 
-Multi30k has no gold word alignments: AER is measured against links found by counting (regard.aligner), sure where both
+Multi30k has no gold word alignments: AER is measured against links found by counting
+(regard.align.statistical), sure where both
 directions find them and possible where one does. With --hansards FOLDER also against those of the Hansards test set,
 lower-cased, which people made: far from captions, so it compares scores and says little else.
 
@@ -38,17 +39,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 import regard.align as align
-from regard.aligner import align_words
+from regard.align.statistical import align_words
 from regard.data import Corpus, Limits
 from regard.evaluate import evaluate
-from regard.folder import make_model
-from regard.store import read_toml, to_toml
-from regard.tasks._settings import Fitted, Settings
-from regard.tasks.translation import Translation
-from regard.text import Subwords, write_whole
+from regard.files.store import read_toml, to_toml
+from regard.files.whole import write_whole
+from regard.models.folder import make_model
+from regard.tasks.base.settings import Fitted, Settings
+from regard.tasks.translation.train import Translation
+from regard.tasks.translation.translator import Translator, load
+from regard.text.subwords import Subwords
 from regard.train import Position, Ranks
 from regard.train.engine import Engine, GraphEngine
-from regard.translator import Translator, load
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {"test2016": "test_2016_flickr", "test2017": "test_2017_flickr", "mscoco": "test_2017_mscoco"}
@@ -166,7 +168,7 @@ def train(work: Path, family: str, score: str, options: argparse.Namespace, dead
     """To its end or until the time is over; what is stopped goes on from its last checkpoint another time."""
     name = slug(family, score)
     write_whole(work / f"{name}.toml", to_toml(tables(work, family, score, options)).encode())
-    command = ["-m", "regard.tasks.translation", "--config", f"{work / name}.toml", "--out", str(work / name)]
+    command = ["-m", "regard.tasks.translation.train", "--config", f"{work / name}.toml", "--out", str(work / name)]
     process = subprocess.Popen([sys.executable, *command], env={**os.environ, "PYTHONPATH": str(ROOT)})
     how = ended(process, max(1.0, deadline - time.monotonic()))
     print(f"{name}: {how}", flush=True)

@@ -24,7 +24,7 @@ import threading
 import time
 from pathlib import Path
 
-from regard.grammar import pairs
+from regard.testing.grammar import pairs
 
 HEADERS = {"Content-Type": "application/json"}
 
@@ -33,8 +33,8 @@ def random_model(folder: Path) -> Path:
     """3 + 3 layers of width 256, 8,000 subwords at most: what ``regard train`` makes for a small corpus."""
     import torch
 
-    from regard import folder as folders
     from regard.models import Transformer, TransformerConfig
+    from regard.models import folder as folders
     from regard.text import Subwords
 
     lines = [text for pair in pairs(2000, seed=0) for text in (pair.english, pair.french)]

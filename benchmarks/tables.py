@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT / "examples"))
 from show import DOCS, refresh
 
 sys.path.insert(0, str(ROOT))
-from regard.kernels._tanh_series import SERIES
-from regard.kernels.triton_additive import TOLERANCE
+from regard.kernels.gpu.additive import TOLERANCE
+from regard.kernels.gpu.series import SERIES
 
 PAGE = "kernels.md"
 Table = list[list[str]]

@@ -17,8 +17,9 @@ import torch
 from show import DOCS, heading
 
 import regard
-from regard import Trace, Translator, grammar, plot
-from regard.tasks.translation import main as train
+from regard import Trace, Translator, plot
+from regard.tasks.translation.train import main as train
+from regard.testing import grammar
 from regard.text import BOS, EOS
 
 SETTINGS = """

@@ -28,7 +28,7 @@ from show import refresh
 from torch import Tensor
 
 import regard
-from regard.plan import describe
+from regard.attention.plan import describe
 from regard.score import (
     Additive,
     ALiBi,

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.documents import with_references
-from regard.rouge import rouge
-from regard.search import SummarySearch
+from regard.evaluate.rouge import rouge
+from regard.tasks.search import SummarySearch
 
 
 def read(path: Path, keys: tuple[str, str]) -> list[tuple[list[str], list[str]]]:

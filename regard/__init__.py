@@ -11,21 +11,24 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from regard import _processors as _processors  # what a forked child needs
+from regard.common import processors as _processors  # noqa: F401 - what a forked child needs
+from regard.common.moved import install as _install
+
+_install()
 
 if TYPE_CHECKING:
     from regard import decode, mask, models, nn, score, trace
-    from regard.answerer import Answerer
-    from regard.attend import attend, plan, steps
+    from regard.attention.call import attend, plan, steps
+    from regard.attention.plan import Plan
     from regard.explorer.answers import Answers
     from regard.kernels.cpu_additive import warm_up
     from regard.kernels.reference import Steps
-    from regard.loading import load
-    from regard.plan import Plan
-    from regard.summarizer import Summarizer
-    from regard.terms import Keys
+    from regard.score.terms import Keys
+    from regard.tasks.loading import load
+    from regard.tasks.qa.answerer import Answerer
+    from regard.tasks.summarization.summarizer import Summarizer
+    from regard.tasks.translation.translator import Translator
     from regard.trace import Trace, record
-    from regard.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = [
@@ -54,26 +57,26 @@ __all__ = [
 # Names and the modules they are in, which are imported when they are asked for: `regard --help` need not wait for
 # torch, and who wants attention alone need not wait for what reads model folders.
 _NAMES = {
-    "Answerer": "regard.answerer",
-    "Keys": "regard.terms",
-    "Plan": "regard.plan",
+    "Answerer": "regard.tasks.qa.answerer",
+    "Keys": "regard.score.terms",
+    "Plan": "regard.attention.plan",
     "Steps": "regard.kernels.reference",
-    "Summarizer": "regard.summarizer",
+    "Summarizer": "regard.tasks.summarization.summarizer",
     "Trace": "regard.trace",
-    "Translator": "regard.translator",
-    "attend": "regard.attend",
-    "load": "regard.loading",
-    "plan": "regard.attend",
+    "Translator": "regard.tasks.translation.translator",
+    "attend": "regard.attention.call",
+    "load": "regard.tasks.loading",
+    "plan": "regard.attention.call",
     "record": "regard.trace",
-    "steps": "regard.attend",
+    "steps": "regard.attention.call",
     "warm_up": "regard.kernels.cpu_additive",
 }
 _MODULES = {"decode", "mask", "models", "nn", "score", "trace"}
-_MORE_MODULES = {"align", "data", "evaluate", "grammar", "plot", "text", "train"}
+_MORE_MODULES = {"align", "data", "evaluate", "plot", "testing", "text", "train"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES | _MORE_MODULES:
+    if name in _MODULES | _MORE_MODULES | {"aligner", "grammar"}:  # the last two have moved, and say so
         return importlib.import_module(f"regard.{name}")  # which makes it an attribute
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

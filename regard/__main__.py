@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from regard._processors import limit
-from regard._start import ending, own_process
+from regard.common.processors import limit
+from regard.common.start import ending, own_process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 import json
 import random
 
-from regard.tasks.qa import Settings, train
+from regard.tasks.qa.train import Settings, train
 from regard.train import Silent
 
 NAMES = ["Ana", "Bo", "Cy", "Dee", "Eli", "Fay", "Gus", "Hal", "Ivy", "Jan", "Kim", "Lou", "Mia", "Ned", "Ola", "Pia"]

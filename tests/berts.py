@@ -3,9 +3,9 @@
 import chats
 import torch
 
-from regard.folder import save
 from regard.models import Transformer, TransformerConfig
-from regard.wordpiece import WordPiece
+from regard.models.folder import save
+from regard.text.wordpiece import WordPiece
 
 WORDS = ["hi", "what", "do", "you", "have", "some", "say", "to", "brings", *chats.THINGS]
 MARKS = [*"!?:.,'"]
@@ -50,7 +50,7 @@ def settings(path, bert, **training):
 
 def train(path, bert, *, out="model", report=None, **training):
     """Leaves a model in ``path / out``; returns what came of it."""
-    from regard.tasks.summarization import train
+    from regard.tasks.summarization.train import train
     from regard.train import Silent
 
     chats.write(path / "train.jsonl", chats.chats(3000, 0))

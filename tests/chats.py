@@ -48,7 +48,7 @@ def write(path, some):
 
 def settings(folder, **model):
     """Those of a model that learns it in seconds."""
-    from regard.tasks.summarization import Data, Settings
+    from regard.tasks.summarization.train import Data, Settings
 
     return Settings(
         data=Data(train=str(folder / "train.jsonl"), valid=str(folder / "valid.jsonl"), keys=["dialogue", "summary"]),
@@ -62,7 +62,7 @@ def settings(folder, **model):
 
 def train(folder, **model):
     """Leaves a model in ``folder / "model"``; returns what came of it."""
-    from regard.tasks.summarization import train
+    from regard.tasks.summarization.train import train
     from regard.train import Silent
 
     write(folder / "train.jsonl", chats(3000, 0))

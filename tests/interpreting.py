@@ -15,7 +15,7 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 
 with mock.patch.dict(os.environ, {} if CUDA else {"TRITON_INTERPRET": os.environ.get("TRITON_INTERPRET", "1")}):
     pytest.importorskip("triton")
-    from regard.kernels import _triton_guard  # noqa: F401
-    from regard.kernels.triton_additive import _device as _additive  # noqa: F401
-    from regard.kernels.triton_offset import _device as _offset  # noqa: F401
+    from regard.kernels.gpu import _guard as _triton_guard  # noqa: F401
+    from regard.kernels.gpu.additive import _device as _additive  # noqa: F401
+    from regard.kernels.gpu.offset import _device as _offset  # noqa: F401
     from regard.train import _triton_loss  # noqa: F401

@@ -11,12 +11,19 @@ import chats
 import torch
 import toy
 
-from regard import folder
 from regard.explorer import _app, _server
 from regard.explorer.limits import Limits
 from regard.explorer.models import Models
 from regard.explorer.security import Hosts
-from regard.models import PointerConfig, PointerTransformer, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models import (
+    PointerConfig,
+    PointerTransformer,
+    RNNConfig,
+    RNNSeq2Seq,
+    Transformer,
+    TransformerConfig,
+    folder,
+)
 from regard.models.reader import Reader, ReaderConfig
 from regard.text import Subwords
 

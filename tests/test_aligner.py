@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import regard.align as words
-from regard import aligner
-from regard.aligner import align, align_words, best, learn, links_of, words_of
-from regard.bpe import Ragged
+from regard.align import statistical
+from regard.align.statistical import align, align_words, best, learn, links_of, words_of
 from regard.data import Corpus, Pairs
-from regard.grammar import pairs
+from regard.testing.grammar import pairs
 from regard.text import Subwords
+from regard.text.bpe import Ragged
 
 
 def rows(*lines):
@@ -71,9 +71,9 @@ def plain_em(lines, iterations, tension):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_plain_em(seed, monkeypatch):
-    monkeypatch.setattr(aligner, "TENSIONS", (3.0, 3.0))
-    monkeypatch.setattr(aligner, "TENSION", 3.0)
-    monkeypatch.setitem(aligner.BLOCK, "cpu", 40)  # so that there are many blocks
+    monkeypatch.setattr(statistical, "TENSIONS", (3.0, 3.0))
+    monkeypatch.setattr(statistical, "TENSION", 3.0)
+    monkeypatch.setitem(statistical.BLOCK, "cpu", 40)  # so that there are many blocks
     lines = drawn(40, seed)
     source, target = rows(*(e for e, _ in lines)), rows(*(f for _, f in lines))
     model = learn(source, target, 7, iterations=4)
@@ -93,11 +93,11 @@ def test_it_is_plain_em(seed, monkeypatch):
 def test_the_tension_is_where_the_likelihood_is_largest():
     """Σ_j (−λ d_j − log Z_j) of words at given distances, over a grid of λ."""
     source, target = rows([1] * 5, [1] * 3, []), rows([1] * 4, [1] * 2, [1])
-    distances = aligner._distances(source, target, np.arange(3))
+    distances = statistical._distances(source, target, np.arange(3))
     near = [[abs(i / n - j / m) for i in range(1, n + 1)] for n, m in ((5, 4), (3, 2)) for j in range(1, m + 1)]
     assert [[x for x in row if x < 9] for row in distances.tolist()] == [pytest.approx(row) for row in near]
     apart = 0.17
-    found = aligner._tension(distances, apart, 4.0)
+    found = statistical._tension(distances, apart, 4.0)
 
     def likelihood(tension):
         return -sum(tension * apart + math.log(sum(math.exp(-tension * x) for x in row)) for row in near)
@@ -152,7 +152,7 @@ def test_it_is_the_same_each_time_and_for_any_size_of_block(monkeypatch):
     source, target = rows(*(e for e, _ in lines)), rows(*(f for _, f in lines))
     first = learn(source, target, 30)
     assert all(torch.equal(a, b) for a, b in zip(first.t, learn(source, target, 30).t, strict=True))
-    monkeypatch.setitem(aligner.BLOCK, "cpu", 50)
+    monkeypatch.setitem(statistical.BLOCK, "cpu", 50)
     torch.testing.assert_close(learn(source, target, 30).t, first.t, rtol=1e-4, atol=1e-7)
 
 
@@ -173,10 +173,10 @@ def test_short_pairs_are_kept_before_long_ones():
     lengths = [2, 30] * 100
     source = target = rows(*([1] * n for n in lengths))
     for cells in (300, 5_000, 50_000):
-        kept = [lengths[row] for row in aligner._sampled(source, target, cells)]
+        kept = [lengths[row] for row in statistical._sampled(source, target, cells)]
         assert 0.9 * cells - 900 <= sum(n * n for n in kept) <= cells + 900
         assert kept.count(2) == 100 or kept.count(30) <= 1
-    assert len(aligner._sampled(source, target, 100 * 904)) == 200
+    assert len(statistical._sampled(source, target, 100 * 904)) == 200
 
 
 def test_empty_lines_have_no_links():

@@ -266,7 +266,7 @@ def scores(monkeypatch):
 
 
 def test_every_model_of_the_score_table_can_be_made(scores):
-    from regard.folder import make_model
+    from regard.models.folder import make_model
 
     sizes = {}
     for family, score in scores.names():

@@ -6,11 +6,11 @@ import json
 import pytest
 import torch
 
-from regard.answerer import Answerer
 from regard.interop import bert
 from regard.models import Transformer, TransformerConfig
-from regard.reading import padded
-from regard.wordpiece import WordPiece, load_subwords
+from regard.tasks.qa.answerer import Answerer
+from regard.tasks.qa.reading import padded
+from regard.text.wordpiece import WordPiece, load_subwords
 
 transformers = pytest.importorskip("transformers")
 

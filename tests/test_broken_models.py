@@ -8,10 +8,10 @@ import torch
 from serving import save_models, save_task_models, serving
 
 import regard
-from regard import folder
 from regard.decode import NoProbabilities
-from regard.search import Search, SummarySearch
-from regard.translator import batches_of
+from regard.models import folder
+from regard.tasks.search import Search, SummarySearch
+from regard.tasks.translation.translator import batches_of
 
 SAYS = r"the model {} gives no probabilities \(NaN, or 0 for all that may come\)"
 

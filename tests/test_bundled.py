@@ -15,8 +15,8 @@ from commands import ROOT, process
 
 import regard
 from regard.align import links, parse, pharaoh, quality
-from regard.lexicon import words_of
-from regard.store import BUNDLED, DEFAULT, read_tensors, read_toml
+from regard.files.store import BUNDLED, DEFAULT, read_tensors, read_toml
+from regard.text.lexicon import words_of
 
 FOLDER = BUNDLED / DEFAULT
 MIB = 2**20

@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.answerer import whole
-from regard.characters import border, clusters, width
+from regard.tasks.qa.answerer import whole
+from regard.text.graphemes import border, clusters, width
 
 FRANCE, GERMANY = "\U0001f1eb\U0001f1f7", "\U0001f1e9\U0001f1ea"
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"

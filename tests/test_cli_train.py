@@ -10,7 +10,7 @@ import pytest
 import toy
 from commands import ROOT, SOURCES, process
 
-from regard.store import read_toml
+from regard.files.store import read_toml
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_training_needs_no_typer(corpus, files):
 
 
 def test_flags_are_settings(tmp_path):
-    from regard.tasks.translation import FLAGS, parse
+    from regard.tasks.translation.train import FLAGS, parse
 
     (tmp_path / "c.toml").write_text("[model]\ndim = 8\nheads = 2\n[training]\nupdates = 5\n")
     settings, _ = parse(["--config", str(tmp_path / "c.toml"), "--out", "m", "--dim", "16", "--score", "additive"])

@@ -13,7 +13,7 @@ import pytest
 from commands import GOLD, PAIRS, ROOT, SOURCES, TARGETS, process
 
 from regard import align, decode
-from regard.lines import Writer
+from regard.cli._lines import Writer
 
 # --- what goes in ---
 

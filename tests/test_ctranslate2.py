@@ -9,11 +9,19 @@ import toy
 from commands import SOURCES, TARGETS
 
 import regard
-from regard import cli, decode, folder
-from regard.engine import TorchEngine
+from regard import cli, decode
+from regard.decode.engine import TorchEngine
 from regard.interop.ctranslate2 import CTranslate2Engine, export, to_spec
-from regard.models import PointerConfig, PointerTransformer, RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
-from regard.search import Search
+from regard.models import (
+    PointerConfig,
+    PointerTransformer,
+    RNNConfig,
+    RNNSeq2Seq,
+    Transformer,
+    TransformerConfig,
+    folder,
+)
+from regard.tasks.search import Search
 from regard.text import EOS, UNK, Subwords
 
 ctranslate2 = pytest.importorskip("ctranslate2")

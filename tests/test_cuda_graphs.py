@@ -10,11 +10,12 @@ import torch
 from interpreting import CUDA, DEVICE
 
 import regard
-from regard.folder import make_model
-from regard.kernels import triton_additive, triton_offset
+from regard.kernels.gpu import additive as triton_additive
+from regard.kernels.gpu import offset as triton_offset
 from regard.mask import Causal, Documents, Lengths, Prefix
+from regard.models.folder import make_model
 from regard.score import Additive, ALiBi, Dot, Location, Relative, T5Bias
-from regard.tasks.translation import Objective
+from regard.tasks.translation.train import Objective
 from regard.train import Ranks
 from regard.train.engine import GraphEngine
 from regard.train.settings import Settings

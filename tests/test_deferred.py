@@ -11,6 +11,7 @@ from cases import SCORES, Sizes, tensors
 from torch import nn
 
 import regard
+from regard.common.module import Module
 from regard.interop.torch import replace
 from regard.models import (
     PointerConfig,
@@ -23,7 +24,6 @@ from regard.models import (
     TransformerConfig,
 )
 from regard.models._bidirectional import Bidirectional
-from regard.module import Module
 from regard.nn import (
     CausalLM,
     DecoderLayer,
@@ -38,7 +38,9 @@ from regard.nn import (
 )
 from regard.score import Additive, ALiBi, Bias, Cosine, Dot, Function, PerHead, QKNorm, Rotary, Scale, Score, T5Bias
 from regard.score.scale import _Around
-from regard.tasks import qa, summarization, translation
+from regard.tasks.qa import train as qa
+from regard.tasks.summarization import train as summarization
+from regard.tasks.translation import train as translation
 
 SIZES = Sizes()
 SMALL = {"vocab_size": 11, "dim": 8, "heads": 2, "dropout": 0.0}

@@ -8,12 +8,12 @@ import torch
 from cases import PAIRED, SCORES, Sizes, refusal, score, tensors
 
 import regard
+from regard.attention.plan import GPU_ONLY
+from regard.attention.plan import KERNELS as ALL_KERNELS
 from regard.kernels import blockwise
 from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window
-from regard.plan import GPU_ONLY
-from regard.plan import KERNELS as ALL_KERNELS
 from regard.score import Additive, ALiBi, Bias, Dot, PerHead, Relative, Rotary
-from regard.terms import Keys
+from regard.score.terms import Keys
 
 SIZES = Sizes(batch=(2,), heads=4, kv_heads=2, queries=5, keys=7, dim=4, value_dim=3)
 # every kernel, and blockwise with more than one tile too

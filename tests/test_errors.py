@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import regard
+from regard.attention.plan import KERNELS
 from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window
-from regard.plan import KERNELS
 from regard.score import (
     Additive,
     ALiBi,
@@ -29,7 +29,7 @@ from regard.score import (
     Sum,
     T5Bias,
 )
-from regard.terms import Keys
+from regard.score.terms import Keys
 
 Q, K, V = torch.zeros(2, 4, 5, 8), torch.zeros(2, 2, 7, 8), torch.zeros(2, 2, 7, 6)
 GOOD = {"q": Q, "k": K, "v": V}

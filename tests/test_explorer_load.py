@@ -440,7 +440,7 @@ def begun(*arguments):
 # a service whose model takes so many seconds for each request, and that has so many to stop
 SLOW = """
 import sys, time
-from regard.console import say
+from regard.cli._console import say
 from regard.explorer import _server
 from regard.explorer.limits import Limits
 from regard.explorer.models import Models

@@ -9,10 +9,10 @@ import sys
 import pytest
 from commands import SOURCES, TARGETS
 
+from regard.cli._lines import Writer, document_of, lines_of, whole_text
 from regard.data import Files, Report, Tsv, read
 from regard.data.questions import read_questions
-from regard.files import lines, whole
-from regard.lines import Writer, document_of, lines_of, whole_text
+from regard.files.text import lines, whole
 
 TEXT = "the cat\r\nl'été 🐈\n\u2028x"
 LINES = ["the cat", "l'été 🐈", "\u2028x"]

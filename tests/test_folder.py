@@ -8,9 +8,8 @@ import shutil
 import pytest
 import torch
 
-from regard import folder
-from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
-from regard.store import Damaged, read_tensors, read_toml, to_toml, write_tensors
+from regard.files.store import Damaged, read_tensors, read_toml, to_toml, write_tensors
+from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig, folder
 from regard.text import Subwords
 
 

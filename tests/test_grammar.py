@@ -6,7 +6,7 @@ import pytest
 
 from regard.align import pharaoh, quality
 from regard.evaluate import evaluate
-from regard.grammar import pairs
+from regard.testing.grammar import pairs
 
 PAIRS = pairs(6000, seed=1)
 
@@ -192,7 +192,7 @@ SMALL = """
 def test_a_small_model_learns_it_and_its_attention_aligns_it(tmp_path):
     """In about a minute on a CPU: BLEU over 95 and AER under 5, by attention alone, on sentences it has not seen."""
     import regard
-    from regard.tasks.translation import main
+    from regard.tasks.translation.train import main
 
     every, files = pairs(6200, seed=1), []
     for name, some in (("train", every[:6000]), ("valid", every[6000:6100])):

@@ -9,19 +9,19 @@ from test_train_resume import TOY, data, train, train_until, updates, weights  #
 
 import regard
 import regard.align as words
-from regard.attend import log_weights
-from regard.bpe import Ragged
+from regard.attention.call import log_weights
 from regard.data import Corpus, Pairs, batches
-from regard.folder import make_model
-from regard.grammar import pairs
+from regard.files.store import read_toml
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
+from regard.models.folder import make_model
 from regard.score import Additive, Dot, Location, PerHead, Relative, Rotary
-from regard.store import read_toml
-from regard.tasks._guided import Guide, WordLinks, guided_loss
-from regard.tasks._pairs import filled
-from regard.tasks._settings import Data, Fitted, Settings, Training
-from regard.tasks.translation import Objective, Translation, main
+from regard.tasks.base.pairs import filled
+from regard.tasks.base.settings import Data, Fitted, Settings, Training
+from regard.tasks.translation.guided import Guide, WordLinks, guided_loss
+from regard.tasks.translation.train import Objective, Translation, main
+from regard.testing.grammar import pairs
 from regard.text import PAD, Subwords
+from regard.text.bpe import Ragged
 from regard.train import Position, Ranks
 
 CPU = Ranks(0, 1, torch.device("cpu"))

@@ -12,10 +12,10 @@ import toy
 
 from regard.data import Files, Pairs, read
 from regard.data.held import chosen, default, hold_out, key
-from regard.store import read_toml
-from regard.tasks._settings import Data, Settings
-from regard.tasks.qa import Data as Questions
-from regard.tasks.translation import train
+from regard.files.store import read_toml
+from regard.tasks.base.settings import Data, Settings
+from regard.tasks.qa.train import Data as Questions
+from regard.tasks.translation.train import train
 from regard.train import Silent
 
 

@@ -17,12 +17,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import regard
+from regard.attention.plan import GPU_ONLY
+from regard.attention.plan import KERNELS as ALL_KERNELS
 from regard.kernels import _dropout, blockwise, reference
 from regard.mask import Causal, Prefix
-from regard.plan import GPU_ONLY
-from regard.plan import KERNELS as ALL_KERNELS
 from regard.score import Additive, ALiBi, Dot, General, PerHead, Rotary
-from regard.terms import DotTerm, OffsetTerm, Problem, Terms
+from regard.score.terms import DotTerm, OffsetTerm, Problem, Terms
 
 KERNELS = [name for name in ALL_KERNELS if name not in GPU_ONLY]  # those have suites of their own
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

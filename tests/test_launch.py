@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.kernels._launch import Launcher, fact
+from regard.kernels.gpu.launch import Launcher, fact
 
 
 class Kernel:

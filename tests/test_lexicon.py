@@ -17,9 +17,9 @@ from test_decode import EOS, Toy, enumerated, memory
 
 import regard.decode._words as known_words
 from regard.decode import KnownWords, Limits, beam, greedy, sample
-from regard.lexicon import FILE, Lexicon, runs, words_of
-from regard.store import BUNDLED, DEFAULT
-from regard.translator import Translator, load
+from regard.files.store import BUNDLED, DEFAULT
+from regard.tasks.translation.translator import Translator, load
+from regard.text.lexicon import FILE, Lexicon, runs, words_of
 
 
 @pytest.fixture(scope="module")

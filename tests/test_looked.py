@@ -8,7 +8,7 @@ from largest import Largest
 
 from regard.data import Corpus, Limits, Pairs
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
-from regard.tasks._looked import best_head
+from regard.tasks.translation.heads import best_head
 from regard.text import Subwords
 
 WORDS = {"the": "le", "a": "un", "cat": "chat", "dog": "chien", "sees": "voit", "big": "grand"}

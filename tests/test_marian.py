@@ -9,7 +9,7 @@ from regard import decode
 from regard.interop.marian import from_marian, to_marian
 from regard.models import Transformer, TransformerConfig
 from regard.nn import to_int8
-from regard.tasks.translation import Objective
+from regard.tasks.translation.train import Objective
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,8 +8,8 @@ from cases import PAIRED, Sizes, score
 from torch.nested import narrow, nested_tensor, nested_tensor_from_jagged
 
 import regard
+from regard.attention.nested import pack
 from regard.mask import Causal, Lengths, Window
-from regard.nested import pack
 from regard.nn import Cache, MultiHeadAttention
 from regard.score import Additive, Dot, Function, Rotary, Score
 

@@ -9,7 +9,7 @@ import regard
 from regard.mask import Causal
 from regard.score import Score
 from regard.score._tensors import grouped
-from regard.terms import BiasTerm, DotTerm, Keys, KeyTerm, Queries
+from regard.score.terms import BiasTerm, DotTerm, Keys, KeyTerm, Queries
 
 
 class Gaussian(Score):

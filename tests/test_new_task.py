@@ -18,7 +18,7 @@ def test_a_task_of_ones_own_trains_and_loads(tmp_path, monkeypatch):
     module = types.ModuleType("regard.tasks.restoring")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code, "restoring.py", "exec"), module.__dict__)
-    monkeypatch.setitem(TASKS, "restoring", Entry("regard.tasks.restoring", "regard.translator"))
+    monkeypatch.setitem(TASKS, "restoring", Entry("regard.tasks.restoring", "regard.tasks.translation.translator"))
     lines = [line.capitalize() for line, _, _ in toy.pairs(60, seed=0)]
     for name in ("train", "valid"):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))

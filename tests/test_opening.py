@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard import folder
+from regard.models import folder
 from regard.text import Subwords
 
 SIZE = {"dim": 16, "ffn_dim": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}

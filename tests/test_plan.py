@@ -9,8 +9,8 @@ import torch
 from cases import SCORES, Sizes, refusal, score, tensors
 
 import regard
+from regard.attention.plan import BACKENDS, GPU_ONLY, KERNELS, is_plain
 from regard.mask import Causal, Documents, Lengths, Window
-from regard.plan import BACKENDS, GPU_ONLY, KERNELS, is_plain
 from regard.score import Additive, ALiBi, Bias, Cosine, Dot, General, Key, PerHead, Relative, Rotary, Softcap
 
 Q, K, V = torch.zeros(2, 4, 16, 8), torch.zeros(2, 2, 24, 8), torch.zeros(2, 2, 24, 8)

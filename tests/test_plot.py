@@ -553,7 +553,7 @@ def test_a_failure_leaves_the_old_file_and_the_settings(tmp_path, monkeypatch):
     path, before = tmp_path / "a.svg", dict(matplotlib.rcParams)
     path.write_text("old")
     figure = FIGURES["arcs"]()
-    monkeypatch.setattr("regard.text.os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "no space left")))
+    monkeypatch.setattr("regard.files.whole.os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "no space left")))
     with pytest.raises(OSError, match="no space left"):
         plot.save(figure, path)
     monkeypatch.undo()

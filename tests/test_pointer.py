@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from regard.decode import Limits, NoRepeat, beam, greedy, score
 from regard.models import PointerConfig, PointerTransformer
 from regard.models.pointer import Pointed
-from regard.tasks._mixture import mixture_loss
-from regard.tasks.summarization import Objective, coverage_loss
+from regard.tasks.summarization.mixture import mixture_loss
+from regard.tasks.summarization.train import Objective, coverage_loss
 from regard.text import PAD
 
 SMALL = {
@@ -206,7 +206,7 @@ def test_bfloat16_autocast_is_close_to_float32():
 
 
 def test_rows_that_fill_a_batch_count_for_nothing():
-    from regard.tasks._pairs import filled
+    from regard.tasks.base.pairs import filled
 
     model = made()
     objective = partial(Objective(model, smoothing=0.1, rdrop=0.0).eval())

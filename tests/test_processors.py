@@ -13,9 +13,9 @@ import torch
 from commands import SOURCES
 
 import regard
-from regard import _processors
-from regard._processors import WORTH, quota, threads, usable
-from regard.store import DEFAULT
+from regard.common import processors
+from regard.common.processors import WORTH, quota, threads, usable
+from regard.files.store import DEFAULT
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,22 +62,22 @@ def test_without_control_groups(tmp_path: Path) -> None:
 
 def test_a_command_in_a_container_tells_pytorch_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
-    monkeypatch.setattr(_processors, "quota", lambda *_: math.inf)
-    _processors.limit()
+    monkeypatch.setattr(processors, "quota", lambda *_: math.inf)
+    processors.limit()
     assert "OMP_NUM_THREADS" not in os.environ
-    monkeypatch.setattr(_processors, "quota", lambda *_: 0.5)
-    _processors.limit()
+    monkeypatch.setattr(processors, "quota", lambda *_: 0.5)
+    processors.limit()
     assert os.environ["OMP_NUM_THREADS"] == "1"
     os.environ["OMP_NUM_THREADS"] = "7"  # who says so knows better
-    _processors.limit()
+    processors.limit()
     assert os.environ["OMP_NUM_THREADS"] == "7"
 
 
 @pytest.mark.parametrize("own", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "5"}])
 def test_threads_of_a_command_do_not_spin(monkeypatch: pytest.MonkeyPatch, own: dict[str, str]) -> None:
     monkeypatch.setattr(os, "environ", dict(own))
-    monkeypatch.setattr(_processors, "quota", lambda *_: math.inf)
-    _processors.limit()
+    monkeypatch.setattr(processors, "quota", lambda *_: math.inf)
+    processors.limit()
     assert os.environ == (own or {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"})
 
 
@@ -100,9 +100,9 @@ def test_threads_are_as_many_as_the_work_is_worth(monkeypatch: pytest.MonkeyPatc
         with threads(work):
             return torch.get_num_threads()
 
-    monkeypatch.setattr(_processors, "usable", lambda: 64)
+    monkeypatch.setattr(processors, "usable", lambda: 64)
     assert [inside(work) for work in (0, WORTH, 3 * WORTH, 100 * WORTH)] == [1, 1, 3, 4]
-    monkeypatch.setattr(_processors, "usable", lambda: 2)
+    monkeypatch.setattr(processors, "usable", lambda: 2)
     assert inside(100 * WORTH) == 2
     with pytest.raises(ZeroDivisionError), threads(0):
         raise ZeroDivisionError
@@ -113,7 +113,7 @@ def test_threads_are_as_many_as_the_work_is_worth(monkeypatch: pytest.MonkeyPatc
 def test_a_sentence_is_not_worth_a_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as it is read nor as it is written, nor as its attention is read."""
     translator, used = regard.load(DEFAULT, device="cpu"), set[int]()
-    monkeypatch.setattr(_processors, "usable", lambda: 4)
+    monkeypatch.setattr(processors, "usable", lambda: 4)
     for part in (*translator.model.encoder, *translator.model.decoder):
         part.register_forward_hook(lambda *_: used.add(torch.get_num_threads()))
     translator.outputs(["The cat sat on the mat and looked at the dog."], attention=True)
@@ -138,8 +138,8 @@ def test_a_thread_that_begins_within_anothers_call_gets_the_usual_number() -> No
 
 @pytest.mark.usefixtures("four")
 def test_a_sentence_is_decoded_on_one_thread_and_many_on_more(translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_processors, "usable", lambda: 4)
-    monkeypatch.setattr(_processors, "WORTH", 4 * translator.engine._weights * translator.search.beam)
+    monkeypatch.setattr(processors, "usable", lambda: 4)
+    monkeypatch.setattr(processors, "WORTH", 4 * translator.engine._weights * translator.search.beam)
     used: set[int] = set()
     step = type(translator.model).step
 

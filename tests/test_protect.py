@@ -10,10 +10,10 @@ from serving import save_models, serving
 
 import regard
 from regard.align import links
-from regard.segments import sentences
-from regard.spans import Protection
-from regard.store import BUNDLED, DEFAULT
+from regard.files.store import BUNDLED, DEFAULT
+from regard.tasks.translation.protect.spans import Protection
 from regard.text import Subwords
+from regard.text.segments import sentences
 
 EXAMPLES = {
     "I love it 😀": "J'(adore|aime) .* 😀",

@@ -9,17 +9,17 @@ from largest import Largest
 from safetensors.torch import load_file
 
 import regard
-from regard.align import width
-from regard.answerer import Answer, Answerer, whole
-from regard.console import read_aloud
+from regard.align.attention import width
+from regard.cli._console import read_aloud
+from regard.evaluate.squad import quality
 from regard.models import Reader, ReaderConfig
 from regard.models import reader as reader_module
-from regard.reading import Found, Span
-from regard.squad import quality
-from regard.tasks.qa import WORK, Settings, main
+from regard.tasks.qa.answerer import Answer, Answerer, whole
+from regard.tasks.qa.reading import Found, Span
+from regard.tasks.qa.train import WORK, Settings, main
 from regard.text import Subwords
+from regard.text.wordpiece import WordPiece
 from regard.train import Ranks, Silent
-from regard.wordpiece import WordPiece
 
 CONTEXT = "Ana has the hat . Bo has the egg . Cy has the oar ."
 

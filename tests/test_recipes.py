@@ -14,8 +14,8 @@ import pytest
 import torch
 from recipe import RECIPE, got, put, script
 
-from regard.lexicon import Lexicon
-from regard.store import read_toml
+from regard.files.store import read_toml
+from regard.text.lexicon import Lexicon
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))
 ablate, aligner, install, tune, variants = map(script, ("ablate", "aligner", "install", "tune", "variants"))
@@ -204,7 +204,7 @@ SFX a0 er eons [g]er po:1pl
 
 
 def test_what_a_set_contributes(prepared, corpora, tmp_path, capsys, monkeypatch):
-    from regard.tasks._settings import Settings
+    from regard.tasks.base.settings import Settings
 
     out, tested = prepared[0], tmp_path / "tested"
     pairs = [line.split("\t") for line in got(out / "test.tatoeba.tsv.gz")]
@@ -338,7 +338,7 @@ class Parrot:
 
 def test_distillation_goes_on_where_it_stopped(prepared, tmp_path, monkeypatch):
     out, _ = prepared
-    monkeypatch.setattr("regard.translator.load", lambda *_, **__: Parrot())
+    monkeypatch.setattr("regard.tasks.translation.translator.load", lambda *_, **__: Parrot())
     options = argparse.Namespace(
         model="m", data=out, out=tmp_path / "shards", sets=("tatoeba", "mono"), minutes=1.0, lines=10, beam=1,
         batch_tokens=100, device=None, words=None,

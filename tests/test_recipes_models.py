@@ -10,8 +10,8 @@ from commands import PAIRS
 from recipe import RECIPE, put, script
 
 import regard
-from regard.folder import open as open_folder
-from regard.store import read_tensors, read_toml, write_tensors, write_toml
+from regard.files.store import read_tensors, read_toml, write_tensors, write_toml
+from regard.models.folder import open as open_folder
 
 install, mix, parts, tune = map(script, ("install", "mix", "parts", "tune"))
 
@@ -54,9 +54,9 @@ def test_a_slim_run_keeps_weights_and_place(tmp_path):
 
 @pytest.mark.parametrize("name", ["teacher", "student", "again", "reverse"])
 def test_settings_can_be_trained_with(name):
-    from regard.folder import make_model, pack
-    from regard.tasks._settings import Settings
-    from regard.tasks.translation import WORK
+    from regard.models.folder import make_model, pack
+    from regard.tasks.base.settings import Settings
+    from regard.tasks.translation.train import WORK
 
     fitted = WORK.fitted(Settings.from_tables(read_toml(RECIPE / f"{name}.toml")), 300_000, True, None)
     with torch.device("meta"):
@@ -89,7 +89,7 @@ def test_what_cannot_be_mixed_is_refused(model, tmp_path):
     with pytest.raises(ValueError, match=r"from 0 to 1, got 1\.5"):
         mix.mix(model, model, 1.5, tmp_path / "mixed")
     with pytest.raises(ValueError, match="have different subwords"):
-        mix.mix(model, regard.store.BUNDLED / regard.store.DEFAULT, 0.5, tmp_path / "mixed")
+        mix.mix(model, regard.files.store.BUNDLED / regard.files.store.DEFAULT, 0.5, tmp_path / "mixed")
     assert not (tmp_path / "mixed").exists()
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_installed_leaves_the_old_one(trained, tmp_path, monkeypa
 def test_searches_and_cuts_are_measured(translator, monkeypatch, tmp_path, capsys):
     pytest.importorskip("sacrebleu")
     put(tmp_path / "valid.tsv.gz", *("\t".join(pair) for pair in PAIRS[:6]))
-    monkeypatch.setattr("regard.translator.load", lambda *_, **__: translator)
+    monkeypatch.setattr("regard.tasks.translation.translator.load", lambda *_, **__: translator)
     said = []
     for more in (["--beams", "1,2", "--penalties", "0.5,1.5"], ["--joined", "3", "--splits", "0,99"]):
         given = ["tune.py", "--model", "m", "--valid", str(tmp_path / "valid.tsv.gz"), *more]

@@ -12,11 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from regard import folder
 from regard.data.questions import read_questions
-from regard.models import Transformer, TransformerConfig
-from regard.store import read_toml
-from regard.tasks.qa import Settings
+from regard.files.store import read_toml
+from regard.models import Transformer, TransformerConfig, folder
+from regard.tasks.qa.train import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ROOT / "recipes"

@@ -9,7 +9,7 @@ from cases import Sizes, tensors
 
 import regard
 from regard.score import Dot, LinearScaling, Llama3Scaling, NTKScaling, Rotary, YaRNScaling
-from regard.terms import Keys
+from regard.score.terms import Keys
 
 DIMS, LENGTH = 16, 64
 SCALINGS = {

@@ -8,7 +8,7 @@ from cases import MASKS, SCORES, Sizes, in_float64, refusal, score, tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.plan import BACKENDS
+from regard.attention.plan import BACKENDS
 from regard.score import Additive, ALiBi, Bias, Bilinear, Cosine, General, Relative, Rotary, Softcap, T5Bias
 from regard.score._tensors import project
 

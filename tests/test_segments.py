@@ -5,10 +5,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regard.characters import border
-from regard.output import Translation, in_blocks, joined
-from regard.segments import Joint, gap, segments, sentences
+from regard.tasks.translation.output import Translation, in_blocks, joined
 from regard.text import Encoded
+from regard.text.graphemes import border
+from regard.text.segments import Joint, gap, segments, sentences
 
 
 def bytes_of(texts):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.spelling import Spelling, Written, joined, spaced
+from regard.text.recasing import Spelling, Written, joined, spaced
 
 CHAT = (
     "Amanda: I'm at Café Lux at 8:30! Larry called. ¶ Mary Ann: Are you ok? LOOK at gmail.com, I <3 it ¶ "

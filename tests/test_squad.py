@@ -7,7 +7,7 @@ import pytest
 
 from regard.data import Report
 from regard.data.questions import Question, read_questions
-from regard.squad import exact_match, f1, normalized, quality
+from regard.evaluate.squad import exact_match, f1, normalized, quality
 
 # --- marks: worked out by hand after the rules of SQuAD's evaluation script ---
 

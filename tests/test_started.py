@@ -9,9 +9,9 @@ from test_train_resume import train_until, weights
 from training import train
 
 import regard
-from regard import folder
-from regard.store import read_toml, write_toml
-from regard.tasks.translation import main
+from regard.files.store import read_toml, write_toml
+from regard.models import folder
+from regard.tasks.translation.train import main
 
 NEW = {"oiseau": "piaf", "mange": "mord"}  # what the new pairs say otherwise
 

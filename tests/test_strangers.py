@@ -19,13 +19,13 @@ from safetensors.torch import save_file
 from serving import save_models, save_task_models
 
 import regard
-from regard import folder
-from regard.bounds import bytes_of, toml
-from regard.lexicon import Lexicon
-from regard.store import Damaged, read_tensors, read_toml, write_tensors
+from regard.files.bounds import bytes_of, toml
+from regard.files.store import Damaged, read_tensors, read_toml, write_tensors
+from regard.models import folder
 from regard.text import Subwords
+from regard.text.lexicon import Lexicon
+from regard.text.wordpiece import WordPiece
 from regard.train.checkpoint import Checkpoints, Standing
-from regard.wordpiece import WordPiece
 
 CPU = {"device": "cpu"}
 
@@ -333,7 +333,7 @@ def test_numbers_of_a_trace(recorded, tmp_path, name, dtype):
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_texts_unpack_within_bounds(tmp_path, monkeypatch, run, whole, end):
     """With smaller bounds: 16 MB of zeros are quick."""
-    from regard import files
+    from regard.files import text as files
 
     monkeypatch.setattr(files, "LINE", 1 << 20)
     monkeypatch.setattr(files, "WHOLE", 4 << 20)

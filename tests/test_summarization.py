@@ -15,9 +15,9 @@ from training import ROOT, environment
 import regard
 from regard.data import Corpus, Pairs, batches, read
 from regard.data.documents import Documents, flat, places
-from regard.rouge import rouge
-from regard.tasks._settings import Fitted
-from regard.tasks.summarization import Data, Settings, train
+from regard.evaluate.rouge import rouge
+from regard.tasks.base.settings import Fitted
+from regard.tasks.summarization.train import Data, Settings, train
 from regard.text import Subwords
 from regard.train import Silent
 
@@ -99,8 +99,8 @@ def test_validation_measures_rouge(tmp_path):
 
 @pytest.mark.parametrize("recipe", ["samsum/samsum", "samsum/samsum-lower", "scitldr/scitldr"])
 def test_settings_of_recipes_can_be_trained_with(recipe):
-    from regard.folder import make_model, pack
-    from regard.store import read_toml
+    from regard.files.store import read_toml
+    from regard.models.folder import make_model, pack
 
     given = Settings.from_tables(read_toml(ROOT / "recipes" / f"{recipe}.toml"))
     fitted = Fitted.of(given, 14_731, True)

@@ -11,11 +11,11 @@ import torch
 
 import regard
 from regard.data import Corpus, Pairs, batches
-from regard.folder import make_model
-from regard.tasks._settings import Fitted
-from regard.tasks.summarization import FRESH, WORK, Settings, Summarization, train
+from regard.models.folder import make_model
+from regard.tasks.base.settings import Fitted
+from regard.tasks.summarization.train import FRESH, WORK, Settings, Summarization, train
+from regard.text.wordpiece import WordPiece
 from regard.train import Silent
-from regard.wordpiece import WordPiece
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_mistakes_are_told(place, tmp_path):
 def test_settings_of_the_recipe_can_be_trained_with(place):
     from training import ROOT
 
-    from regard.store import read_toml
+    from regard.files.store import read_toml
 
     tables = read_toml(ROOT / "recipes" / "samsum" / "samsum-minilm.toml")
     given = Settings.from_tables({**tables, "model": {**tables["model"], "pretrained": str(place / "bert")}})

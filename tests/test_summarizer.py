@@ -10,12 +10,12 @@ import torch
 from largest import Largest
 
 import regard
-from regard.align import width
-from regard.console import sources_drawn, summary_pictured
+from regard.align.attention import width
+from regard.cli._console import sources_drawn, summary_pictured
 from regard.data.documents import flat
 from regard.decode import Hypothesis
-from regard.search import SummarySearch
-from regard.summarizer import Read, Summary, _as_they_are, likest, summary_of
+from regard.tasks.search import SummarySearch
+from regard.tasks.summarization.summarizer import Read, Summary, _as_they_are, likest, summary_of
 from regard.text import Subwords
 
 
@@ -36,7 +36,7 @@ CHAT, WANTED = chats.chats(1, 5)[0]
 
 def test_a_summary_tells_what_was_copied_from_where(summarizer):
     found = summarizer.summarize(CHAT)
-    assert isinstance(found, regard.summarizer.Summary) and str(found) == found.text == WANTED
+    assert isinstance(found, regard.tasks.summarization.summarizer.Summary) and str(found) == found.text == WANTED
     assert list(found.words) == found.text.split() and "".join(found.tokens).strip() == found.text
     assert all(CHAT[word.start : word.end] == word.text for word in found.source)
     assert [word.text for word in found.source] == CHAT.split()
@@ -90,8 +90,8 @@ def test_lengths_are_kept(summarizer):
 def test_a_model_that_is_told_the_length_keeps_to_it():
     from regard.data import Corpus, Pairs, batches
     from regard.models import PointerConfig, PointerTransformer
-    from regard.summarizer import Summarizer
-    from regard.tasks.summarization import Objective
+    from regard.tasks.summarization.summarizer import Summarizer
+    from regard.tasks.summarization.train import Objective
     from regard.text import Subwords
 
     words = ["one", "two", "three", "four", "five", "six", "seven"]
@@ -154,7 +154,7 @@ def test_long_documents_are_read_whole_or_refused(folder, summarizer):
         (output,) = summarizer.outputs([document])
         assert "the most is 50; cut it into parts" in output.problem and not output.summaries
     finally:
-        summarizer.limit = regard.summarizer.LIMIT
+        summarizer.limit = regard.tasks.summarization.summarizer.LIMIT
 
 
 def test_a_narrow_terminal_gets_narrow_lines(monkeypatch, summarizer):
@@ -177,10 +177,10 @@ def test_a_drawn_document_fits_the_terminal_in_any_script(monkeypatch, summarize
 
 def test_a_folder_of_another_task_is_told(folder, model):
     with pytest.raises(ValueError, match="a model for summarization, and one for translation is needed"):
-        regard.translator.load(folder)
+        regard.tasks.translation.translator.load(folder)
     with pytest.raises(ValueError, match="a model for translation, and one for summarization is needed"):
-        regard.summarizer.load(model)
-    assert regard.summarizer.load(folder, int8=True).summarize(CHAT).text == WANTED
+        regard.tasks.summarization.summarizer.load(model)
+    assert regard.tasks.summarization.summarizer.load(folder, int8=True).summarize(CHAT).text == WANTED
 
 
 # --- the command ---

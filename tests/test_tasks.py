@@ -10,13 +10,13 @@ import toy
 from training import ROOT, environment
 
 import regard
-from regard.folder import KINDS, make_model
-from regard.store import read_toml, write_toml
+from regard.files.store import read_toml, write_toml
+from regard.models.folder import KINDS, make_model
 from regard.tasks import TASKS, entry, work
-from regard.tasks._command import named, parse
-from regard.tasks._run import Work
-from regard.tasks._settings import Data, Fitted, Settings, complete
-from regard.tasks._sizes import activations, check_room, expectation, parameters
+from regard.tasks.base.command import named, parse
+from regard.tasks.base.run import Work
+from regard.tasks.base.settings import Data, Fitted, Settings, complete
+from regard.tasks.base.sizes import activations, check_room, expectation, parameters
 from regard.train import Ranks
 
 
@@ -58,7 +58,7 @@ def test_a_folder_is_loaded_by_its_task(tmp_path):
     with pytest.raises(ValueError, match=r"task: expected one of .*, got 'cooking'"):
         regard.load(tmp_path / "m")
     with pytest.raises(ValueError, match="a model for cooking, and one for translation is needed"):
-        regard.translator.load(tmp_path / "m")
+        regard.tasks.translation.translator.load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-import regard.bpe
-from regard.bpe import Ragged, line_keys, mix
-from regard.text import SPECIAL, Encoded, Subwords, write_whole
+import regard.text.bpe
+from regard.files.whole import write_whole
+from regard.text.bpe import Ragged, line_keys, mix
+from regard.text.subwords import SPECIAL, Encoded, Subwords
 
 EN = ["two young , white males are outside near many bushes .", "a little girl climbing into a wooden playhouse ."] * 3
 FR = ["deux jeunes hommes blancs sont dehors près de buissons .", "une petite fille grimpe dans une maisonnette ."] * 3
@@ -342,8 +343,8 @@ def test_dropout_is_the_same_in_another_process_and_with_a_fresh_graph(subwords,
     code += f"print(s.encode({EN[0]!r}, dropout=0.5, seed=1).ids)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ids
-    monkeypatch.setattr(regard.bpe, "MAX_NODES", 3)
-    monkeypatch.setattr(regard.bpe, "_BLOCK", 2)
+    monkeypatch.setattr(regard.text.bpe, "MAX_NODES", 3)
+    monkeypatch.setattr(regard.text.bpe, "_BLOCK", 2)
     assert subwords.encode(EN[0], dropout=0.5, seed=1).ids == ids
 
 
@@ -357,7 +358,7 @@ def test_long_stretches_are_drawn_in_parts(subwords):
     chunks = subwords.chunks()
     chunks.line("x" * 5000 + "日本語" * 500 + " fille")
     sizes = [sum(len(subwords._bytes[i]) for i in row) for row in chunks.table().lists()]
-    assert max(sizes) <= regard.bpe.CHUNK_BYTES
+    assert max(sizes) <= regard.text.bpe.CHUNK_BYTES
 
 
 def test_dropout_draws_what_the_library_draws(subwords):

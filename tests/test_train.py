@@ -537,7 +537,7 @@ def write_pairs(folder, name, some):
 
 
 def test_a_tiny_model_learns_a_toy_language(tmp_path):
-    from regard.tasks.translation import Data, Settings, train
+    from regard.tasks.translation.train import Data, Settings, train
 
     write_pairs(tmp_path, "train", pairs(1500, 0))
     write_pairs(tmp_path, "val", pairs(60, 1))
@@ -562,9 +562,9 @@ def test_a_tiny_model_learns_a_toy_language(tmp_path):
 
 def tiny_task(accumulate=1, **training):
     from regard.data import Corpus
-    from regard.folder import make_model
-    from regard.tasks._settings import Data, Fitted, Settings
-    from regard.tasks.translation import Translation
+    from regard.models.folder import make_model
+    from regard.tasks.base.settings import Data, Fitted, Settings
+    from regard.tasks.translation.train import Translation
     from regard.text import Subwords
 
     some = pairs(300, 3)
@@ -631,7 +631,7 @@ def test_the_last_share_of_training_has_plain_subwords():
 
 
 def test_the_next_epoch_is_drawn_while_this_one_is_read(monkeypatch):
-    import regard.tasks._pairs as module
+    import regard.tasks.base.pairs as module
 
     drawn = []
 
@@ -656,7 +656,7 @@ def test_the_next_epoch_is_drawn_while_this_one_is_read(monkeypatch):
 
 
 def test_rows_filled_up_count_for_nothing():
-    from regard.tasks._pairs import filled
+    from regard.tasks.base.pairs import filled
 
     task = tiny_task(rdrop=0.0)
     step = next(task.steps(Position(), CPU))
@@ -666,7 +666,7 @@ def test_rows_filled_up_count_for_nothing():
 
 
 def test_defaults_grow_with_the_corpus():
-    from regard.tasks._settings import Data, Fitted, Settings
+    from regard.tasks.base.settings import Data, Fitted, Settings
 
     fits = [Fitted.of(Settings(data=Data()), n, False) for n in (2000, 29_000, 300_000, 5_000_000)]
     assert [f.model["dim"] for f in fits] == [256, 256, 384, 512]

@@ -13,7 +13,7 @@ import torch
 import training
 from training import command, environment
 
-from regard.tasks.translation import main
+from regard.tasks.translation.train import main
 
 TOY = """
 [data]
@@ -138,7 +138,7 @@ def test_an_interrupt_before_a_checkpoint_does_not_promise_one(data, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.chdir(data)
-    monkeypatch.setattr("regard.tasks._run.fit", interrupted)
+    monkeypatch.setattr("regard.tasks.base.run.fit", interrupted)
     assert main(["--config", "toy.toml", "--out", "m"]) == 130
     assert capsys.readouterr().err.endswith("stopped; there is no checkpoint yet: the same command begins anew\n")
     (data / "m" / "checkpoints").mkdir()
@@ -319,7 +319,7 @@ def test_an_unwritable_folder_is_said(data):
 def test_training_needs_nothing_optional(data):
     """A GPU machine may have torch, tokenizers, safetensors and numpy alone."""
     absent = ["numba", "rich", "sacrebleu", "typer", "triton", "tensorboard", "matplotlib", "tomli"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from regard.tasks.translation import main; "
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from regard.tasks.translation.train import main; "
     code += "sys.exit(main(sys.argv[1:]))"
     options = ["--config", "toy.toml", "--out", "m", "--set", "training.updates=4", "--set", "training.bleu=true"]
     done = subprocess.run(
@@ -338,7 +338,7 @@ def test_a_gpu_without_memory_is_said_in_one_line(data, monkeypatch, capsys):
         raise torch.OutOfMemoryError(said)
 
     monkeypatch.chdir(data)
-    monkeypatch.setattr("regard.tasks._run.fit", full)
+    monkeypatch.setattr("regard.tasks.base.run.fit", full)
     assert main(["--config", "toy.toml", "--out", "m"]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: CUDA out of memory. If other programs take its memory, end them: there is no check")

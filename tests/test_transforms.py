@@ -14,11 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard.kernels import _op
+from regard.kernels import operator
 from regard.mask import Causal, Documents, Lengths, Window
 from regard.nn import MultiHeadAttention
 from regard.score import Dot, PerHead, Rotary
-from regard.terms import DotTerm, Problem, Terms
+from regard.score.terms import DotTerm, Problem, Terms
 
 SIZES = Sizes(batch=(2,), heads=4, kv_heads=2, queries=6, keys=6, dim=4, value_dim=3)
 # PyTorch warns that its own attention has no rule for vmap and is looped over.
@@ -174,7 +174,7 @@ def test_masked_nan_stays_out_when_compiled(backend):
 @uses_jit
 @pytest.mark.parametrize("parts", [("dot", "rotary"), ("additive", "dot")], ids="+".join)
 def test_heads_of_their_own_scores_train_compiled_at_changing_lengths(parts):
-    """PyTorch 2.13 takes the strides of slices of what was cleaned for constants: regard/lower.py goes around that."""
+    """PyTorch 2.13 takes the strides of slices of what was cleaned for constants: lower.py goes around that."""
     torch.compiler.reset()
     half = Sizes(batch=(2,), heads=2, kv_heads=2, dim=4, value_dim=4)
     made = PerHead(*((2, score(name, half)) for name in parts))
@@ -457,7 +457,7 @@ def test_fake_tensors_and_meta_tensors_have_shapes():
         q, k, v = (torch.empty(x.shape, dtype=x.dtype) for x in tensors(SIZES))
         out, lse = torch.ops.regard.attention(*_packed(q, k, v))
         assert mode is not None and out.shape == (2, 4, 6, 3) and lse.shape == (2, 4, 6)
-    out, lse = _op.run("blockwise", _problem(*(x.to("meta") for x in tensors(SIZES))))
+    out, lse = operator.run("blockwise", _problem(*(x.to("meta") for x in tensors(SIZES))))
     assert out.device.type == "meta" and out.shape == (2, 4, 6, 3)
 
 
@@ -477,7 +477,7 @@ def _problem(q, k, v):
 
 
 def _packed(q, k, v):
-    packed = _op._Packed()
+    packed = operator._Packed()
     packed.put_problem(_problem(q, k, v))
     return "blockwise", " ".join(packed.code), packed.tensors, packed.ints, packed.floats
 

@@ -11,8 +11,8 @@ from commands import GOLD, PAIRS, SOURCES, TARGETS
 
 import regard
 from regard import align
-from regard.store import read_toml, write_toml
-from regard.translator import Translator
+from regard.files.store import read_toml, write_toml
+from regard.tasks.translation.translator import Translator
 
 # --- the library ---
 
@@ -154,7 +154,7 @@ def test_nothing_but_lines_comes_out(translator):
 
 
 def test_an_ended_line_stays_one(tmp_path):
-    from regard.lines import Writer
+    from regard.cli._lines import Writer
 
     with Writer(tmp_path / "x") as writer:
         writer.write(["a\nb\rc", "d"])
@@ -184,7 +184,7 @@ def test_a_translator_knows_its_options(translator):
 
 
 def test_sentence_ends():
-    from regard.segments import sentences
+    from regard.text.segments import sentences
 
     assert sentences("One. Two! “Three?” Four… 3.14 is pi") == ["One.", "Two!", "“Three?”", "Four…", "3.14 is pi"]
     assert sentences("一。二！三") == ["一。", "二！", "三"]
@@ -195,7 +195,7 @@ def test_sentence_ends():
 
 
 def test_batches_hold_similar_lengths_within_their_room():
-    from regard.translator import batches_of
+    from regard.tasks.translation.translator import batches_of
 
     lengths = [3, 50, 4, 5, 3, 49, 200]
     batches = batches_of(lengths, 102)

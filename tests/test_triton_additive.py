@@ -13,9 +13,9 @@ import torch
 from interpreting import CUDA, DEVICE
 
 import regard
-from regard.kernels import _op, reference, triton_additive
-from regard.kernels._tanh_series import SERIES
-from regard.kernels.triton_additive import (
+from regard.kernels import operator, reference
+from regard.kernels.gpu import additive as triton_additive
+from regard.kernels.gpu.additive import (
     TOLERANCE,
     Config,
     Rows,
@@ -23,9 +23,10 @@ from regard.kernels.triton_additive import (
     TritonAdditive,
     _backward,
 )
+from regard.kernels.gpu.series import SERIES
 from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window
 from regard.score import Additive, ALiBi, Bias, Key, Location, Softcap
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
+from regard.score.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TILES = Tiles(32, 32, 32, 4)
@@ -58,7 +59,7 @@ def problem(
 
 
 def packed(p):
-    flat = _op._Packed()
+    flat = operator._Packed()
     flat.put_problem(p)
     return flat
 
@@ -67,7 +68,7 @@ def in_type(p, dtype):
     """The problem with every floating-point tensor a fresh leaf of a type, and these leaves."""
     flat = packed(p)
     tensors = [x.to(dtype).requires_grad_() if x.is_floating_point() else x for x in flat.tensors]
-    return _op.unpack(" ".join(flat.code), tensors, flat.ints, flat.floats), tensors
+    return operator.unpack(" ".join(flat.code), tensors, flat.ints, flat.floats), tensors
 
 
 def differentiate(p, dtype, grad):

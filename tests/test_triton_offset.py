@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from interpreting import CUDA, DEVICE
 
 import regard
-from regard.kernels import _dropout, triton_offset
-from regard.kernels.triton_offset import _gradients
+from regard.kernels import _dropout
+from regard.kernels.gpu import offset as triton_offset
+from regard.kernels.gpu.offset import _gradients
 from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window
 from regard.score import Additive, ALiBi, Bias, Dot, Key, Location, Relative, Softcap, T5Bias
-from regard.terms import DotTerm, OffsetTerm, Problem, Terms
+from regard.score.terms import DotTerm, OffsetTerm, Problem, Terms
 
 NAME = triton_offset.NAME
 pytestmark = [

@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from regard.models import PointerConfig, PointerTransformer
 from regard.models._windows import Windows
-from regard.tasks._pretrained import alone, take_over
-from regard.tasks.summarization import taken_over
+from regard.tasks.base.pretrained import alone, take_over
+from regard.tasks.summarization.train import taken_over
 
 POSITIONS, ROOM, STRIDE, MARGIN = 16, 14, 7, 3
 

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from regard import folder
-from regard.models import Transformer, TransformerConfig
+from regard.models import Transformer, TransformerConfig, folder
 from regard.text import BOS, EOS, PAD, Subwords
 
 WORDS = {

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def command(*arguments, launcher=()):
-    return [sys.executable, *launcher, "-m", "regard.tasks.translation", "--config", "toy.toml", *arguments]
+    return [sys.executable, *launcher, "-m", "regard.tasks.translation.train", "--config", "toy.toml", *arguments]
 
 
 def environment():

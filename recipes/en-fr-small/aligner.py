@@ -22,7 +22,7 @@ from evaluate import hansards
 from prepare import rows
 
 from regard.align import quality
-from regard.aligner import align_words
+from regard.align.statistical import align_words
 
 SETS = ("tatoeba", "laws", "docs")
 

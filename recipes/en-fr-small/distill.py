@@ -70,7 +70,7 @@ def chosen(candidates: Sequence[str], given: Sequence[str]) -> str:
 def distill(options: argparse.Namespace) -> None:
     import torch
 
-    from regard.translator import load
+    from regard.tasks.translation.translator import load
 
     torch.set_float32_matmul_precision("high")  # a teacher need not be exact
     deadline = time.monotonic() + 60 * options.minutes

@@ -33,8 +33,8 @@ from prepare import attribution, rows
 from texts import key, unheard, words
 
 import regard.align as align
-from regard.lexicon import FILE as LEXICON
-from regard.store import read_toml
+from regard.files.store import read_toml
+from regard.text.lexicon import FILE as LEXICON
 
 INVENTED = "invented words in a thousand"
 SEEN, UNSEEN = "French that was read under another sentence", "French that was not"
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--card", type=Path, help="write the model card here")
     options = parser.parse_args()
-    from regard.translator import load
+    from regard.tasks.translation.translator import load
 
     made: dict[str, Any] = {}
 

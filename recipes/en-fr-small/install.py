@@ -57,7 +57,7 @@ def settings(config: Mapping[str, Any], translate: Mapping[str, Any], align: Map
 
 def install(model: Path, to: Path, translate: Mapping[str, Any], align: Mapping[str, Any] | None = None) -> int:
     """Makes the bundled folder of a trained one; its size in bytes."""
-    from regard.folder import open as open_folder
+    from regard.models.folder import open as open_folder
 
     loaded = open_folder(model)
     table = settings(loaded.settings, translate, align)
@@ -75,8 +75,8 @@ def install(model: Path, to: Path, translate: Mapping[str, Any], align: Mapping[
 
 def _write(new: Path, model: Path, loaded: Any, table: Mapping[str, Any]) -> None:
     """The new folder; what is in int8 already stays as it is."""
-    from regard.folder import save, write_config
-    from regard.store import read_tensors
+    from regard.files.store import read_tensors
+    from regard.models.folder import save, write_config
 
     if read_tensors(model / "model.safetensors")[1].get("store") == "int8":
         new.mkdir(parents=True)
@@ -89,7 +89,7 @@ def _write(new: Path, model: Path, loaded: Any, table: Mapping[str, Any]) -> Non
 
 def _checked(new: Path) -> int:
     """Its size, if that is not too much and it translates."""
-    from regard.translator import load
+    from regard.tasks.translation.translator import load
 
     size = sum(path.stat().st_size for path in new.iterdir())
     if size > LIMIT - REST:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from regard.folder import open as open_folder
-from regard.folder import save
+from regard.models.folder import open as open_folder
+from regard.models.folder import save
 
 
 def mix(old: Path, new: Path, share: float, out: Path) -> None:

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--engine", default="torch", choices=("torch", "ctranslate2"))
     parser.add_argument("--device")
     options = parser.parse_args()
-    from regard.translator import load
+    from regard.tasks.translation.translator import load
 
     pairs = [(row[0], row[1]) for row in rows(options.valid)]
     if options.joined:

@@ -6,7 +6,7 @@
 The dictionary is that of the Dicollecte project (Mozilla Public License 2.0), by which LibreOffice and Firefox check
 spelling: stems with flags, and for each flag the endings that stems may take. A word of the training data has to be
 there twice, or in the dictionary: once may be a slip. Words that a translation has from its source need not be here
-(`regard.lexicon`).
+(`regard.text.lexicon`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from distill import GOLD
 from prepare import rows
 
-from regard.lexicon import FILE, Lexicon, words_of
+from regard.text.lexicon import FILE, Lexicon, words_of
 
 DICTIONARY = "usr/share/hunspell/fr"
 NEEDS_ENDING, FORBIDDEN = "()", "{}"

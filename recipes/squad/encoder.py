@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from regard.folder import FORMAT, quantize, save, unpack
-from regard.folder import open as open_folder
-from regard.folder import pack as packed
-from regard.store import read_tensors, read_toml, write_tensors
+from regard.files.store import read_tensors, read_toml, write_tensors
+from regard.models.folder import FORMAT, quantize, save, unpack
+from regard.models.folder import open as open_folder
+from regard.models.folder import pack as packed
 
 TOKENS = "embedding.weight"
 

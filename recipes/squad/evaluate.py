@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from regard.data.questions import Question, read_questions
-from regard.squad import Quality, quality
+from regard.evaluate.squad import Quality, quality
 
 
 def people(questions: Sequence[Question]) -> Quality:
@@ -33,7 +33,7 @@ def answered(
     """The answer to each question, made once and kept in a file; and seconds, if made now."""
     seconds = None
     if not path.exists():
-        from regard.answerer import load
+        from regard.tasks.qa.answerer import load
 
         answerer = load(model, device=device)
         start = time.perf_counter()

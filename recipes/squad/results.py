@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from evaluate import people
 
 from regard.data.questions import read_questions
-from regard.squad import quality
+from regard.evaluate.squad import quality
 
 ROOT = Path(__file__).resolve().parents[2]
 SETS = {"qamr": "QAMR, test", "squad": "SQuAD v1.1 dev, 10 articles"}

@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from regard.cli import align, answer, evaluate, explore, export, serve, summarize, train, translate
+from regard.cli._console import message, say
 from regard.cli.align import METHODS
-from regard.console import message, say
 
 __all__ = ["METHODS", "app", "main"]
 

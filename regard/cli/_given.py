@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from regard.console import say
-from regard.lines import Line, document_of, keyed, lines_of
+from regard.cli._console import say
+from regard.cli._lines import Line, document_of, keyed, lines_of
 
 
 def lines_given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard._start import starting
+from regard.common.start import starting
 
 if TYPE_CHECKING:
-    from regard.translator import Translator
+    from regard.tasks.translation.translator import Translator
 
 DEFAULT_MODEL = "en-fr-small"  # the model that is used where none is named
 
@@ -38,7 +38,7 @@ Head = Annotated[str | None, typer.Option(help="One head of it, from 0, or mean:
 def load_translator(name: str, device: str | None, int8: bool, engine: str) -> Translator:
     """The translator of --model, --device, --int8 and --engine."""
     with starting():
-        from regard.translator import load
+        from regard.tasks.translation.translator import load
 
         return load(name, device=device, int8=int8, engine=engine)
 

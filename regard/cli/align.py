@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard._start import starting
+from regard.cli._console import Job, drawn, say
+from regard.cli._lines import Pair, Writer, pairs_of
 from regard.cli._options import (
     DEFAULT_MODEL,
     BatchTokens,
@@ -24,12 +25,11 @@ from regard.cli._options import (
     numbered,
     said,
 )
-from regard.console import Job, drawn, say
-from regard.lines import Pair, Writer, pairs_of
+from regard.common.start import starting
 
 if TYPE_CHECKING:
-    from regard.align import Links
-    from regard.translator import Translator
+    from regard.align.attention import Links
+    from regard.tasks.translation.translator import Translator
 
 METHODS = ("grow-diag-final-and", "intersection", "union")
 Shift = Annotated[
@@ -104,7 +104,7 @@ def align(
         raise ValueError(f"{idle}: says how --gold counts; give that too")
     pairs = pairs_of(source, target)
     with starting():
-        import regard.align as words
+        import regard.align.attention as words
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
@@ -137,9 +137,9 @@ def align(
 
 def _counted(pairs: Sequence[Pair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
     """Links by the statistical aligner; none where there is a problem, which is told."""
-    from regard.aligner import align_words
-    from regard.output import Output
-    from regard.translator import device_of
+    from regard.align.statistical import align_words
+    from regard.tasks.translation.output import Output
+    from regard.tasks.translation.translator import device_of
 
     list(job.run(pairs, lambda good, progress: [Output()] * len(good)))
     texts = [([], []) if pair.problem else (pair.source.split(), pair.target.split()) for pair in pairs]
@@ -154,7 +154,7 @@ def _backward(
     how: dict[str, Any],
 ) -> list[Links]:
     """Links of the other direction, seen from this one; none where there is a problem, which the other one tells."""
-    from regard.align import links, swap
+    from regard.align.attention import links, swap
 
     turned = [("", "") if pair.problem else (pair.target, pair.source) for pair in pairs]
     outputs = translator.forced(turned, **how)

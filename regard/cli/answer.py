@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from regard._start import starting
+from regard.cli._console import answer_pictured, as_object, read_aloud, say, told
 from regard.cli._given import lines_given
+from regard.cli._lines import Writer, whole_text
 from regard.cli._options import Device, OutFile, Strict, can_draw
-from regard.console import answer_pictured, as_object, read_aloud, say, told
-from regard.lines import Writer, whole_text
+from regard.common.start import starting
 
 
 def answer(
@@ -57,7 +57,7 @@ def answer(
     if not lines:
         raise ValueError("there are no questions: give them as arguments, with --input, or on the standard input")
     with starting():
-        from regard.answerer import Answer, load
+        from regard.tasks.qa.answerer import Answer, load
 
         answerer = load(model, device=device)
     options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "batch_tokens": batch_tokens}

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.cli._console import Job, table
+from regard.cli._lines import Line, Pair, text_of
 from regard.cli._options import DEFAULT_MODEL, BatchTokens, Device, EngineName, Int8, OwnBeam, load_translator, said
-from regard.console import Job, table
-from regard.lines import Line, Pair, text_of
 
 STRIDE = 200  # questions between two steps of the bar
 
@@ -70,7 +70,7 @@ def evaluate(
         raise ValueError(f"{idle}: for --documents, which were not given")
     if reference is None:
         raise ValueError("give --reference, what the translations should have been")
-    from regard.evaluate import compare, evaluate
+    from regard.evaluate.bleu import compare, evaluate
 
     if source is None and (model or not outputs):
         raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
@@ -124,8 +124,8 @@ def _other_tasks(
 def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | None) -> list[dict[str, Any]]:
     """ROUGE of a summarizer, with its own search."""
     from regard.data.documents import with_references
-    from regard.rouge import rouge
-    from regard.summarizer import Output, load
+    from regard.evaluate.rouge import rouge
+    from regard.tasks.summarization.summarizer import Output, load
 
     pairs = with_references(documents, keys)
     lines = [Line(f"{documents}:{i}", text) for i, (text, _) in enumerate(pairs, 1)]
@@ -138,9 +138,9 @@ def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | 
 
 def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, Any]]:
     """Exact match and F1 of a reader; a question that cannot be asked is told and counts as not answered."""
-    from regard.answerer import load
     from regard.data.questions import read_questions
-    from regard.squad import quality
+    from regard.evaluate.squad import quality
+    from regard.tasks.qa.answerer import load
 
     asked = list(read_questions(questions))
     if not asked:

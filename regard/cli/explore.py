@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from regard._start import starting
+from regard.cli._console import say
 from regard.cli._options import Device
 from regard.cli.serve import AllowHost, Host, Models, Port, Traces, served
-from regard.console import say
+from regard.common.start import starting
 
 
 def explore(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from regard._start import starting
 from regard.cli._options import DEFAULT_MODEL, Model
+from regard.common.start import starting
 
 
 def export(
@@ -32,6 +32,6 @@ def export(
     if format != "ctranslate2":
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")
     with starting():
+        from regard.files.store import find
         from regard.interop import ctranslate2
-        from regard.store import find
     ctranslate2.export(find(model), out, positions=positions)

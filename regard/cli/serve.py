@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from regard._start import starting
+from regard.cli._console import say
 from regard.cli._options import DEFAULT_MODEL, Device
-from regard.console import say
+from regard.common.start import starting
 
 Models = Annotated[list[str] | None, typer.Option("--model", "-m", help="A model folder of any task; may be repeated.")]
 Traces = Annotated[

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from regard._start import starting
+from regard.cli._console import Job, sources_drawn, summary_pictured
 from regard.cli._given import documents_given
+from regard.cli._lines import Writer, windows
 from regard.cli._options import BatchTokens, Device, Int8, OutFile, Strict, can_draw
-from regard.console import Job, sources_drawn, summary_pictured
-from regard.lines import Writer, windows
-from regard.search import SummarySearch
+from regard.common.start import starting
+from regard.tasks.search import SummarySearch
 
 Beam = Annotated[int, typer.Option("--beam", "-b", min=1, help="Hypotheses kept open; 1 is greedy.")]
 
@@ -65,7 +65,7 @@ def summarize(
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
     with Writer(output) as writer:
         with starting():
-            from regard.summarizer import Output, load
+            from regard.tasks.summarization.summarizer import Output, load
 
             summarizer = load(model, device=device, int8=int8)
         with Job(strict, "documents", failed=Output) as job:

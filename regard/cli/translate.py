@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.cli._console import Job, drawn, pictured, printed, written
 from regard.cli._given import lines_given
+from regard.cli._lines import Writer, lines_of, paired, windows
 from regard.cli._options import (
     DEFAULT_MODEL,
     BatchTokens,
@@ -27,8 +29,6 @@ from regard.cli._options import (
     numbered,
     said,
 )
-from regard.console import Job, drawn, pictured, printed, written
-from regard.lines import Writer, lines_of, paired, windows
 
 KINDS = ("self", "decoder", "cross")  # of attention, in a model that reads and writes
 
@@ -142,7 +142,7 @@ def translate(
     if protect and no_protect:
         raise ValueError("--protect and --no-protect contradict each other: give one of them")
     if protect:
-        from regard.spans import patterns
+        from regard.tasks.translation.protect.spans import patterns
 
         patterns(protect)  # says which is none, before anything is read
     lines = lines_given(text, input)

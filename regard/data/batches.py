@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.bpe import Integers, Ragged, line_keys, mix
 from regard.data.corpus import Corpus
-from regard.text import EOS, PAD
+from regard.text.bpe import Integers, Ragged, line_keys, mix
+from regard.text.subwords import EOS, PAD
 
 Item = TypeVar("Item")
 _ORDER, _SHARE, _SHUFFLE = 101, 102, 103  # what a hash is for, so that no two are alike
@@ -130,7 +130,7 @@ def batches(
     pair comes once, the likes together.
 
     >>> from regard.data import Pairs
-    >>> from regard.text import Subwords
+    >>> from regard.text.subwords import Subwords
     >>> subwords = Subwords.learn([["a b c d e"] * 2], 270)
     >>> corpus = Corpus.build([Pairs([("a b c", "d e")] * 5)], subwords)
     >>> epoch = batches(corpus, tokens=16, seed=1)

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.bpe import Chunks, Integers, Ragged, line_keys
 from regard.data.readers import Pairs, Policy, Reader, Report, read
-from regard.text import Subwords, write_whole
-from regard.wordpiece import Cutter
+from regard.files.whole import write_whole
+from regard.text.bpe import Chunks, Integers, Ragged, line_keys
+from regard.text.subwords import Subwords
+from regard.text.wordpiece import Cutter
 
 FORMAT = 1  # of the cache
 

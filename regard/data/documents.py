@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data.readers import Bad, Row, Tsv, _OneFile, _pair, numbered, parsed
-from regard.files import PathLike
+from regard.files.text import PathLike
 
 MARK = "¶"  # stands for the end of a line
 _SPACE = re.compile(r"\s+")

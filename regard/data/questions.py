@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.bounds import parsed_json
 from regard.data.readers import Bad, Policy, Report, numbered, parsed, sifted
-from regard.files import whole as read_whole
+from regard.files.bounds import parsed_json
+from regard.files.text import whole as read_whole
 
 KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
 

@@ -1,6 +1,6 @@
 """Readers of text pairs: two files of lines, TSV, JSON lines; bad lines are named, never guessed at.
 
-Each file may be gzipped or UTF-16: see :mod:`regard.files`.
+Each file may be gzipped or UTF-16: see :mod:`regard.files.text`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from regard.bounds import parsed_json
-from regard.files import PathLike
-from regard.files import lines as file_lines
+from regard.files.bounds import parsed_json
+from regard.files.text import PathLike
+from regard.files.text import lines as file_lines
 
 Policy = Literal["raise", "skip"]
 SHOWN = 5  # bad lines shown in a report

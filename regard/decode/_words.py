@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from regard.lexicon import Lexicon, plain, runs
+from regard.text.lexicon import Lexicon, plain, runs
 
 LIKELIEST = 32  # tokens looked at in each step ...
 STEP = 256  # ... and so many more, until one of them may come

@@ -30,7 +30,7 @@ from regard.explorer.summarizing import Way
 from regard.explorer.traces import Recent, Traces
 from regard.explorer.translating import Recorded
 from regard.explorer.translating import Request as Wanted
-from regard.search import SummarySearch
+from regard.tasks.search import SummarySearch
 from regard.trace import wanted
 
 Handler = Callable[[Arguments], Awaitable[Response]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from regard.answerer import Answer, Answerer
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import passage, weights
+from regard.tasks.qa.answerer import Answer, Answerer
 
 
 class Asked(NamedTuple):

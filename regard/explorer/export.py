@@ -18,10 +18,10 @@ from regard.explorer.answers import NOTHING, Answers
 from regard.explorer.document import ROOM, document, refuse_long
 from regard.explorer.opening import opening
 from regard.explorer.view import record
-from regard.output import Output
-from regard.text import write_whole
+from regard.files.whole import write_whole
+from regard.tasks.translation.output import Output
+from regard.tasks.translation.translator import Translator
 from regard.trace import Trace
-from regard.translator import Translator
 
 FOLDER = Path(__file__).parent / "static"
 

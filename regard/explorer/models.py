@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from regard.answerer import Answerer
 from regard.explorer.answering import Reads
 from regard.explorer.answers import Unable
 from regard.explorer.schema import Invalid
 from regard.explorer.summarizing import Summarizes
 from regard.explorer.translating import Translates
-from regard.loading import load
-from regard.summarizer import Summarizer
-from regard.translator import Translator
+from regard.tasks.loading import load
+from regard.tasks.qa.answerer import Answerer
+from regard.tasks.summarization.summarizer import Summarizer
+from regard.tasks.translation.translator import Translator
 
 
 class Served(Protocol):

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.align import links
+from regard.align.attention import links
 from regard.explorer.answers import numbers
-from regard.text import Encoded
-from regard.translator import Look
+from regard.tasks.translation.translator import Look
+from regard.text.subwords import Encoded
 
 Part = tuple[int, str, Encoded]
 """Where a sentence begins in the text, the sentence, and its subwords."""

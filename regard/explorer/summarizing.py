@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import weights
-from regard.summarizer import Output, Summarizer
+from regard.tasks.summarization.summarizer import Output, Summarizer
 
 
 class Way(NamedTuple):

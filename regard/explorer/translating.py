@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from regard.explorer import view
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
-from regard.output import Output
-from regard.translator import Translator
+from regard.tasks.translation.output import Output
+from regard.tasks.translation.translator import Translator
 
 
 @dataclass(frozen=True)

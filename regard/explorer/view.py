@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.align import Alignment, links, parse, quality, word_weights
+from regard.align.attention import Alignment, links, parse, quality, word_weights
 from regard.explorer.answers import SIDES, Answers, asked, head_of, number, numbers
 from regard.explorer.labels import Labels
 from regard.explorer.schema import Empty, Invalid
 from regard.explorer.sides import alignment, source_side, target_side
 from regard.models import RNNSeq2Seq
-from regard.output import with_copies
-from regard.text import Encoded
+from regard.tasks.translation.output import with_copies
+from regard.tasks.translation.translator import Translator
+from regard.text.subwords import Encoded
 from regard.trace import Trace
 from regard.trace import record as recording
 from regard.trace._stop import check
-from regard.translator import Translator
 
 
 def record(translator: Translator, text: str, target: str, *, own: bool = False) -> Recording:
@@ -62,7 +62,7 @@ class Recording(Answers):
 
     Source columns are its subwords and </s>; target rows <s> and its subwords, each row predicting the next. ``model``
     is the name that the model is served by, ``note`` what was done to the text, ``copies`` are words that were not
-    translated (:class:`regard.output.Translation`).
+    translated (:class:`regard.tasks.translation.output.Translation`).
     """
 
     def __init__(

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.bounds import bytes_of, parsed_json
-from regard.kinds import Count, check, shown
+from regard.files.bounds import bytes_of, parsed_json
+from regard.files.kinds import Count, check, shown
 from regard.models import Reader, ReaderConfig, Transformer, TransformerConfig
-from regard.wordpiece import WordPiece
+from regard.text.wordpiece import WordPiece
 
 if TYPE_CHECKING:
     from transformers import BertModel

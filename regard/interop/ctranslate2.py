@@ -22,18 +22,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode import NoProbabilities
-from regard.engine import Found, Rows
-from regard.folder import Loaded, read_config, write_config
-from regard.folder import open as open_folder
-from regard.lexicon import FILE as LEXICON
+from regard.decode.engine import Found, Rows
 from regard.models import RNNSeq2Seq, Transformer
+from regard.models.folder import Loaded, read_config, write_config
+from regard.models.folder import open as open_folder
 from regard.nn import EncoderLayer, FeedForward, LearnedPositions, MultiHeadAttention, SinusoidalPositions
 from regard.score import Dot, Rotary, Score
-from regard.text import BOS, EOS, PAD, UNK, Subwords
+from regard.text.lexicon import FILE as LEXICON
+from regard.text.subwords import BOS, EOS, PAD, UNK, Subwords
 
 if TYPE_CHECKING:
     from regard.decode import KnownWords
-    from regard.search import Search
+    from regard.tasks.search import Search
 
 __all__ = ["CTranslate2Engine", "export", "to_spec"]
 
@@ -316,7 +316,7 @@ class CTranslate2Engine:
         ban: Sequence[int],
         words: KnownWords | None = None,
     ) -> list[list[Found]]:
-        """As :class:`regard.engine.Engine`.
+        """As :class:`regard.decode.engine.Engine`.
 
         CTranslate2 would give the probability of what is banned to the rest. So nothing is, at first; a sentence in
         which something banned comes out, as good as none, is translated again without it.
@@ -400,7 +400,7 @@ class CTranslate2Engine:
         )
 
     def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
-        """As :class:`regard.engine.Engine`."""
+        """As :class:`regard.decode.engine.Engine`."""
         source = [self._tokens([*row, EOS]) for row in sources]
         target = [self._tokens(row) for row in targets]
         weights = self._attention(source, target) if attention else [None] * len(source)

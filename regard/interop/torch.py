@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import attend, steps
+from regard.attention.call import attend, steps
+from regard.common.module import restart
 from regard.mask import Causal, Dense, Mask
-from regard.module import restart
 from regard.score import Bias, Dot, Score
 
 

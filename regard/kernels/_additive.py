@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from regard.terms import Problem, Terms, may_need_gradient, plain
+from regard.score.terms import Problem, Terms, may_need_gradient, plain
 
 
 def refuses_terms(terms: Terms) -> str | None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _formula
-from regard.terms import BiasTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, Term
+from regard.score.terms import BiasTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, Term
 
 
 def single(term: Term, p: Problem) -> Tensor:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from regard.mask import broadcasts
-from regard.terms import FormulaTerm
+from regard.score.terms import FormulaTerm
 
 _NOT_COMPILED = (
     "{} is known by its formula alone, which is asked for queries that stand one after the other: a compiled program "

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernels._launch import launchers, on, power
+from regard.kernels.gpu.launch import launchers, on, power
 
 TRITON_MISSING = importlib.util.find_spec("triton") is None
 NUMBERS = 4096  # that a program cleans
@@ -162,7 +162,7 @@ class _Zero(torch.autograd.Function):
 
 @lru_cache(1)
 def _kernels() -> Any:
-    from regard.kernels import _triton_guard
+    from regard.kernels.gpu import _guard as _triton_guard
 
     return launchers(_triton_guard)
 

@@ -28,10 +28,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from regard.kernels import _dropout, _formula, _op
+from regard.kernels import _dropout, _formula, operator
 from regard.kernels._skew import Diagonals
 from regard.mask import Grid
-from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "blockwise"
 TILE = 2**20  # numbers in the largest temporary
@@ -41,7 +41,7 @@ RANGE = {torch.float32: 43.0, torch.float64: 350.0}  # |a|, |b| up to which the 
 
 
 def refuses(problem: Problem) -> str | None:
-    return _op.stays_out(problem)
+    return operator.stays_out(problem)
 
 
 def error_bound(problem: Problem) -> float:
@@ -49,7 +49,7 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
-    return _op.run(NAME, problem)
+    return operator.run(NAME, problem)
 
 
 def memory_bytes(problem: Problem) -> int:
@@ -139,7 +139,7 @@ class Blockwise:
         return gradient.problem()
 
 
-_op.KERNELS[NAME] = Blockwise()
+operator.KERNELS[NAME] = Blockwise()
 
 
 def scores(p: Problem) -> Tensor:

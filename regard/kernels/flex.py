@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.kernels import _autocast
 from regard.kernels import _dense as dense
 from regard.mask import And, ByVisible, Causal, Dense, Documents, Function, Grid, Lengths, Mask, Not, Prefix, Window
-from regard.terms import DotTerm, FormulaTerm, Problem, may_need_gradient
+from regard.score.terms import DotTerm, FormulaTerm, Problem, may_need_gradient
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

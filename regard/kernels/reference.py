@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.kernels import _autocast, _dropout
 from regard.kernels import _dense as dense
-from regard.terms import DotTerm, Problem, TanhTerm, Term
+from regard.score.terms import DotTerm, Problem, TanhTerm, Term
 
 NAME = "reference"
 

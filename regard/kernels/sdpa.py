@@ -12,9 +12,9 @@ from torch import Tensor
 
 from regard.kernels import _dense as dense
 from regard.kernels import _guard as guard
-from regard.kernels import _op
+from regard.kernels import operator
 from regard.mask import Causal, Mask
-from regard.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, may_need_gradient
+from regard.score.terms import BiasTerm, DotTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, may_need_gradient
 
 NAME = "sdpa"
 MASK_BYTES, BIAS_BYTES = 64 * 2**20, 16 * 2**20
@@ -75,7 +75,7 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=_mask(p, seen), is_causal=causal, scale=dot.scale, **grouped
     )
-    out = _op.once(out)
+    out = operator.once(out)
     if out.shape[-1] != p.v.shape[-1]:
         out = out[..., : p.v.shape[-1]]
     return _poison(out, p, seen, causal), None
@@ -83,7 +83,7 @@ def run(problem: Problem) -> tuple[Tensor, None]:
 
 def dot(q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool = False) -> Tensor:
     """Plain dot-product attention of [B, H, L, D] tensors: what ``run`` comes to where there is nothing to prepare."""
-    return _op.once(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
+    return operator.once(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
 
 
 def _extras(p: Problem) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.module import Module
+from regard.common.module import Module
 
 CELLS: dict[str, tuple[type[nn.GRU | nn.LSTM], type[nn.GRUCell | nn.LSTMCell]]] = {
     "gru": (nn.GRU, nn.GRUCell),

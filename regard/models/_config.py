@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from regard.kinds import check_fields
+from regard.files.kinds import check_fields
 
 T = TypeVar("T", bound="Config")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from regard.kinds import check, hints_of
+from regard.files.kinds import check, hints_of
 from regard.score import (
     Additive,
     ALiBi,

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from regard.attend import attend, observed, steps
+from regard.attention.call import attend, observed, steps
+from regard.common.module import Module
 from regard.mask import Dense, Lengths
 from regard.models._memory import lengths_of, padding
 from regard.models._scores import Place, ScoreSpec, make_score
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.module import Module
 from regard.nn import EncoderLayer
 from regard.score import Score
-from regard.terms import Keys
+from regard.score.terms import Keys
 from regard.trace import record
 
 

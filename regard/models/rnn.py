@@ -17,16 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attend import attend, attend_densely, observed
+from regard.attention.call import attend, attend_densely, observed
+from regard.common.module import Module
 from regard.mask import Mask
 from regard.models._bidirectional import CELLS, Bidirectional
 from regard.models._config import Config
 from regard.models._memory import Memory, lengths_of, step_padding
 from regard.models._scores import Place, ScoreSpec, make_score
-from regard.module import Module
 from regard.nn import Embedding
 from regard.score import Additive, PerHead, Score
-from regard.terms import Keys, KeyTerm, Queries
+from regard.score.terms import Keys, KeyTerm, Queries
 
 
 @dataclass(frozen=True, kw_only=True)

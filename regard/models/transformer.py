@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.common.module import Module
 from regard.mask import Causal, Lengths, Mask, as_mask
 from regard.models._config import Config
 from regard.models._memory import Memory, lengths_of, padding, step_padding
 from regard.models._scores import Place, ScoreSpec, make_score
-from regard.module import Module
 from regard.nn import (
     Cache,
     DecoderLayer,

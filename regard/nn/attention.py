@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import attend, log_weights, observed, steps
+from regard.attention.call import attend, log_weights, observed, steps
+from regard.attention.nested import are_nested, pack
+from regard.attention.positions import Positions
+from regard.common.module import Module
 from regard.mask import Lengths, Mask, as_mask
-from regard.module import Module
-from regard.nested import are_nested, pack
-from regard.places import Positions
 from regard.score import Dot, Score
 from regard.score.base import told
-from regard.terms import Keys
+from regard.score.terms import Keys
 
 
 @dataclass(frozen=True)

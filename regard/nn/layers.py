@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attention.positions import Positions
+from regard.common.module import Module
 from regard.mask import Causal, Mask, as_mask
-from regard.module import Module
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
-from regard.places import Positions
 from regard.score import Score
 
 MakeNorm = Callable[[int, float], nn.Module]  # of a width, and of what the norm adds to a variance

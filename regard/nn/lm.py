@@ -11,11 +11,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention.positions import Positions
+from regard.common.module import Module
 from regard.mask import Causal, Mask, as_mask
-from regard.module import Module
 from regard.nn.attention import Cache
 from regard.nn.layers import EncoderLayer, MakeNorm
-from regard.places import Positions
 from regard.score import Rotary, Score
 
 

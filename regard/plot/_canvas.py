@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.files.whole import write_whole
 from regard.plot._text import LOCK, families, has_right_to_left, ordered, quiet, shapes_text, shown
-from regard.text import write_whole
 from regard.trace import Trace
 
 if TYPE_CHECKING:

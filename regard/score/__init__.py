@@ -4,7 +4,7 @@ Every score is a small module with three faces:
 
 - ``score(q, k, offset)``: the dense textbook matrix E, [..., heads, L, S]. It is the specification.
 - ``score.queries(q, offset)`` and ``score.keys(k, start)``: the two halves of its lowering
-  (:mod:`regard.terms`). The key half depends on the keys alone, so a cache computes it once per key.
+  (:mod:`regard.score.terms`). The key half depends on the keys alone, so a cache computes it once per key.
 
 Shapes: q [..., H, L, Dq], k [..., K, S, Dk] with H a multiple of K. Key j is at position ``start + j``
 (``start`` is 0 outside a cache), query i at ``offset + i``; ``offset`` is an int or one per batch item.

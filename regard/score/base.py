@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.module import Module
-from regard.terms import FormulaTerm, Keys, Queries
+from regard.common.module import Module
+from regard.score.terms import FormulaTerm, Keys, Queries
 
 if TYPE_CHECKING:
     from regard.score.combine import Sum

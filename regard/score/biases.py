@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.score._checks import arguments, check_fit, check_positive, parameter_sets, sets_of
 from regard.score._tensors import grouped, project
 from regard.score.base import Score
-from regard.terms import BiasTerm, Keys, KeyTerm, Queries
+from regard.score.terms import BiasTerm, Keys, KeyTerm, Queries
 
 
 class Bias(Score):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.score._checks import check_finite, check_positive
 from regard.score.base import Score, told
-from regard.terms import FormulaTerm, Keys, Queries, Term
+from regard.score.terms import FormulaTerm, Keys, Queries, Term
 
 
 class Softcap(Score):

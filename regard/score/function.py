@@ -13,7 +13,7 @@ from regard.score._tensors import positions
 from regard.score.base import Score, scores_in, told
 from regard.score.combine import PerHead
 from regard.score.pairs import Dot
-from regard.terms import Edit, FormulaTerm, Queries
+from regard.score.terms import Edit, FormulaTerm, Queries
 
 
 class Function(Score):

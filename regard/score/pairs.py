@@ -18,7 +18,7 @@ from regard.score._checks import (
 )
 from regard.score._tensors import glorot_, grouped, headed, project, widened
 from regard.score.base import Score
-from regard.terms import DotTerm, Keys, Queries, TanhTerm
+from regard.score.terms import DotTerm, Keys, Queries, TanhTerm
 
 
 class Dot(Score):

@@ -19,7 +19,7 @@ from regard.score._checks import (
 )
 from regard.score._tensors import distances, glorot_, grouped, headed, look_up, project, query_table, widened
 from regard.score.base import Score
-from regard.terms import DotTerm, Keys, OffsetTerm, Queries
+from regard.score.terms import DotTerm, Keys, OffsetTerm, Queries
 
 
 class Location(Score):

@@ -13,7 +13,7 @@ from regard.score._tensors import positions
 from regard.score.base import Score, told
 from regard.score.pairs import Dot
 from regard.score.scaling import NTKScaling, Scaling, frequencies
-from regard.terms import Keys, Queries
+from regard.score.terms import Keys, Queries
 
 
 class Rotary(Score):

@@ -9,7 +9,7 @@ from regard.score._checks import arguments, check_finite, check_fit, check_posit
 from regard.score._tensors import widened
 from regard.score.base import Score, told
 from regard.score.combine import PerHead
-from regard.terms import Keys, Queries, scaled
+from regard.score.terms import Keys, Queries, scaled
 
 
 class _Around(Score):

@@ -1,6 +1,6 @@
 """Tasks: data, loss, metric and defaults, brought together for :func:`regard.train.fit`.
 
-A task is one file here and one line of ``TASKS``. Its file has ``WORK``, a :class:`regard.tasks._run.Work`, and
+A task is one file here and one line of ``TASKS``. Its file has ``WORK``, a :class:`regard.tasks.base.run.Work`, and
 ``main``, the command; nothing of it is imported before it is asked for.
 """
 
@@ -10,10 +10,10 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from regard._start import starting
+from regard.common.start import starting
 
 if TYPE_CHECKING:
-    from regard.tasks._run import Work
+    from regard.tasks.base.run import Work
 
 
 class Entry(NamedTuple):
@@ -25,9 +25,9 @@ class Entry(NamedTuple):
 
 
 TASKS: dict[str, Entry] = {
-    "translation": Entry("regard.tasks.translation", "regard.translator", "translate"),
-    "summarization": Entry("regard.tasks.summarization", "regard.summarizer", "summarize"),
-    "qa": Entry("regard.tasks.qa", "regard.answerer", "answer"),
+    "translation": Entry("regard.tasks.translation.train", "regard.tasks.translation.translator", "translate"),
+    "summarization": Entry("regard.tasks.summarization.train", "regard.tasks.summarization.summarizer", "summarize"),
+    "qa": Entry("regard.tasks.qa.train", "regard.tasks.qa.answerer", "answer"),
 }
 
 
@@ -47,7 +47,7 @@ def entry(name: str) -> Entry:
 def main(argv: Sequence[str] | None = None) -> int:
     """``regard train``: the command of the task that ``--task`` names, translation where it is not given."""
     with starting():
-        from regard.tasks._command import named, run
+        from regard.tasks.base.command import named, run
 
         task = named(argv)
     return run(task, argv)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attend import lowered, select_rows
+from regard.attention.call import lowered, select_rows
+from regard.attention.plan import choose
 from regard.kernels import blockwise, reference
-from regard.plan import choose
 from regard.score import PerHead, Score, Sum
-from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
+from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, plain
 from regard.trace._stop import check
 
 BLOCK = 2**22  # numbers in the largest temporary

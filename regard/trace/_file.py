@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kinds import check
+from regard.files.kinds import check
+from regard.files.store import Damaged, read_tensors, write_tensors
 from regard.mask import KINDS, Mask, build, unknown
-from regard.store import Damaged, read_tensors, write_tensors
-from regard.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
+from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call
 from regard.trace._sound import check_call, check_numbers, made
 from regard.trace._trace import Trace

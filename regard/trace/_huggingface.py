@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attend import Seen, lowered
+from regard.attention.call import Seen, lowered
 from regard.mask import Causal, Mask
 from regard.score import Bias, Dot, Score, Softcap
 from regard.trace._masks import additive, compact

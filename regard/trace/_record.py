@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attend import OBSERVER, Observer, Seen
-from regard.plan import choose
+from regard.attention.call import OBSERVER, Observer, Seen
+from regard.attention.plan import choose
 from regard.score import PerHead
-from regard.terms import Keys, Problem, plain
+from regard.score.terms import Keys, Problem, plain
 from regard.trace._call import Call, describe
 from regard.trace._huggingface import watched
 from regard.trace._torch import batched, is_usual, read

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from regard.kinds import check, hints_of
+from regard.files.kinds import check, hints_of
 from regard.mask import Mask
 from regard.score import Dot
 from regard.trace._call import Call

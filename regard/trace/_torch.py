@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attend import Seen, lowered
+from regard.attention.call import Seen, lowered
 from regard.mask import Dense, Mask
 from regard.score import Dot, Score
 from regard.trace._masks import additive, compact

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.attend import OBSERVER, lowered
+from regard.attention.call import OBSERVER, lowered
+from regard.attention.positions import Positions
 from regard.mask import Mask
-from regard.places import Positions
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
 from regard.trace._tiles import pooled

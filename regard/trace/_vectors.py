@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import reference
-from regard.terms import DotTerm, PairTerm, Problem
+from regard.score.terms import DotTerm, PairTerm, Problem
 from regard.trace._call import Call
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kinds import Total, check_fields
-from regard.store import Damaged, Shapes, read_tensors, write_tensors
+from regard.files.kinds import Total, check_fields
+from regard.files.store import Damaged, Shapes, read_tensors, write_tensors
 
 FORMAT = 1
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from regard.text import write_whole
+from regard.files.whole import write_whole
 
 
 class Progress(Protocol):

@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard._processors import usable
+from regard.common.processors import usable
 from regard.kernels import _dense as dense
-from regard.kernels import _op
+from regard.kernels import operator
 from regard.kernels._additive import readable, refuses_terms
-from regard.kernels._op import sum_to
 from regard.kernels._threads import spread
+from regard.kernels.operator import sum_to
 from regard.mask import Grid
-from regard.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
+from regard.score.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "cpu_additive"
 ROWS, BLOCK_Q = 4, 64
@@ -70,7 +70,7 @@ def error_bound(problem: Problem) -> float:
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
-    return _op.run(NAME, readable(problem, exponentials=_is_decode))
+    return operator.run(NAME, readable(problem, exponentials=_is_decode))
 
 
 def _is_decode(p: Problem) -> bool:
@@ -112,7 +112,7 @@ class CpuAdditive:
         return g.problem(p, tanh, lse, delta)
 
 
-_op.KERNELS[NAME] = CpuAdditive()
+operator.KERNELS[NAME] = CpuAdditive()
 
 
 class _Terms:

@@ -1,0 +1,297 @@
+"""The planner: the only place that chooses a kernel, and it says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from regard.kernels import _autocast, blockwise, cpu_additive, flex, reference, sdpa
+from regard.kernels.gpu import additive as triton_additive
+from regard.kernels.gpu import offset as triton_offset
+from regard.mask import Dense, Mask, unknown
+from regard.score.terms import (
+    DTYPES,
+    BiasTerm,
+    DotTerm,
+    FormulaTerm,
+    KeyTerm,
+    OffsetTerm,
+    Problem,
+    TanhTerm,
+    Term,
+    Terms,
+    fold,
+    plain,
+)
+
+
+class Kernel(Protocol):
+    """What every module in regard/kernels offers. In the order of preference below, the first not to refuse runs."""
+
+    NAME: str
+
+    def refuses(self, problem: Problem, /) -> str | None:
+        """Why it cannot run this problem, or None."""
+
+    def run(self, problem: Problem, /) -> tuple[Tensor, Tensor | None]:
+        """Context [B, H, L, Dv] and logsumexp [B, H, L]."""
+
+    def memory_bytes(self, problem: Problem, /) -> int:
+        """What it allocates beyond its inputs, roughly."""
+
+    def error_bound(self, problem: Problem, /) -> float:
+        """Error of its formula beyond rounding; 0 for exact ones."""
+
+
+KERNELS: dict[str, Kernel] = {
+    "triton_offset": triton_offset,
+    "sdpa": sdpa,
+    "triton_additive": triton_additive,
+    "cpu_additive": cpu_additive,
+    "flex": flex,
+    "blockwise": blockwise,
+    "reference": reference,
+}
+BACKENDS = ("auto", *KERNELS)
+EXPONENTIAL = ("cpu_additive", "triton_additive")  # those that read a cache's e^{2b} as it is
+FORMULAS = ("flex", "blockwise", "reference")  # those that ask a score's dense formula
+VISIBLE = ("sdpa", *FORMULAS)  # and a mask's `visible`, where that is all there is of it
+TRACED = ("sdpa", "reference")  # plain PyTorch, which torch.jit.trace follows for any length
+GPU_ONLY = (
+    "triton_offset",
+    "triton_additive",
+    "flex",
+)  # left out on a CPU, where an interpreter may run them if forced
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A problem with the kernel chosen for it."""
+
+    problem: Problem
+    kernel: str
+    refusals: dict[str, str]
+    folded: tuple[str, ...]
+
+    def run(self) -> tuple[Tensor, Tensor | None]:
+        problem = self.problem
+        if self.kernel not in EXPONENTIAL and problem.terms.tanhs:
+            problem = replace(problem, terms=plain(problem.terms))
+        return KERNELS[self.kernel].run(problem)
+
+
+def choose(problem: Problem, backend: str = "auto") -> Choice:
+    """The first kernel that does not refuse; a forced one must not."""
+    problem, folded = _simplify(problem)
+    if backend != "auto":
+        why = _refuses(backend, problem)
+        if why is not None:
+            raise ValueError(
+                f"backend={backend!r} cannot run this: {why}; backend='auto' would take {choose(problem).kernel!r}"
+            )
+        return Choice(problem, backend, {}, folded)
+    refusals: dict[str, str] = {}
+    for name in KERNELS:
+        if name in GPU_ONLY and problem.device.type == "cpu":
+            continue
+        why = _refuses(name, problem)
+        if why is None:
+            return Choice(problem, name, refusals, folded)
+        refusals[name] = why
+    raise AssertionError("the reference refuses nothing")
+
+
+def _refuses(name: str, problem: Problem) -> str | None:
+    if name != "reference" and _forward_mode():
+        return "it has no forward-mode derivative (torch.func.jvp, jacfwd, hessian)"
+    if name not in TRACED and not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace would keep the sizes of this call in the program"
+    if problem.terms.formulas and name not in FORMULAS:
+        return f"{problem.terms.formulas[0].name} is known by its dense formula alone"
+    if name not in VISIBLE and (mask := unknown(problem.mask)) is not None:
+        return f"the mask {mask} is known by `visible` alone"
+    return KERNELS[name].refuses(problem)
+
+
+def _forward_mode() -> bool:
+    """Is this differentiated forward, by torch.func.jvp and what is made of it, or with dual numbers?"""
+    return forward_ad._current_level >= 0
+
+
+def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Are these [B, H, L, D] as PyTorch's own attention takes them, so that a dot product needs no further plan?
+
+    Checks, lowering and planning cost more than a small attention itself. Anything unusual, right or wrong, is not
+    plain: grouped heads, other batch dims, empty, of several dtypes, under autocast, differentiated forward.
+    """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        return False
+    shape, key_shape, dtype, device = q.shape, k.shape, q.dtype, q.device
+    return (
+        len(shape) == 4
+        and key_shape == v.shape
+        and len(key_shape) == 4
+        and shape[0] == key_shape[0]
+        and shape[1] == key_shape[1]
+        and shape[3] == key_shape[3]
+        and q.numel() != 0
+        and k.numel() != 0
+        and dtype == k.dtype == v.dtype
+        and dtype in DTYPES
+        and q.layout is k.layout is v.layout is torch.strided
+        and device == k.device
+        and device == v.device
+        and not _autocast.is_on(device)
+        and not _forward_mode()
+    )
+
+
+def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
+    """Fold what can be one term, and drop a mask that is known to hide nothing."""
+    terms, notes = fold(problem.terms)
+    mask = problem.mask
+    if mask is not None and mask.static and isinstance(problem.offset, int) and problem.rows is None:
+        first = problem.offset
+        _, full = mask.span(first, first + problem.queries - 1, 0, problem.keys - 1)
+        if full:
+            notes += (f"{mask} hides nothing here",)
+            mask = None
+    if (name := unknown(mask)) is not None:
+        mask, note = _known(replace(problem, mask=mask), name)
+        notes += (note,)
+    offset, key_positions = problem.offset, problem.key_positions
+    if (isinstance(offset, Tensor) or key_positions is not None) and not _reads_positions(terms, mask):
+        offset, key_positions = 0, None
+    same = terms is problem.terms and mask is problem.mask
+    if same and offset is problem.offset and key_positions is problem.key_positions:
+        return problem, notes
+    return replace(problem, terms=terms, mask=mask, offset=offset, key_positions=key_positions), notes
+
+
+def _reads_positions(terms: Terms, mask: Mask | None) -> bool:
+    """Does it matter where queries and keys stand? (A rotary score has turned them already.)"""
+    placeless = all(isinstance(t, (DotTerm, TanhTerm, BiasTerm, KeyTerm)) for t in terms.terms)
+    return not placeless or terms.values is not None or (mask is not None and mask.reads_positions)
+
+
+def _known(p: Problem, name: str) -> tuple[Mask, str]:
+    """A mask of one's own as plain booleans, which every kernel knows, while they stay small; and what that costs."""
+    assert p.mask is not None
+    rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys, device=p.device)
+    lead = p.mask.visible(rows[:1], positions[:, :1], cols[:1]).shape[:2]
+    size = lead.numel() * p.queries * p.keys
+    if p.rows is not None or not p.queries or not p.keys or size > sdpa.MASK_BYTES:
+        return p.mask, f"the mask {name} is known by `visible` alone, which is asked about each tile"
+    seen = p.mask.visible(rows, positions, cols).expand(*lead, p.queries, p.keys)
+    booleans = "booleans" if torch.compiler.is_compiling() else f"{_size(size)} of booleans"
+    return Dense(seen), f"the mask {name} is known by `visible` alone, which is asked once: {booleans}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``attend`` would do, for people to read: print it."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name; with a different one per group of heads, all of them, joined by " + "."""
+        return " + ".join(dict.fromkeys(c.kernel for c in self.choices))
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why the kernels preferred to the chosen one refused (of the first group that has each reason)."""
+        merged: dict[str, str] = {}
+        for choice in self.choices:
+            merged = {**choice.refusals, **merged}
+        return merged
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(KERNELS[c.kernel].memory_bytes(c.problem) for c in self.choices)
+
+    @property
+    def error_bound(self) -> float:
+        """Error of the formula itself, beyond rounding, of each tanh; 0 means exact."""
+        return max(KERNELS[c.kernel].error_bound(c.problem) for c in self.choices)
+
+    def __str__(self) -> str:
+        p = self.choices[0].problem
+        heads, kv_heads = sum(c.problem.heads for c in self.choices), sum(c.problem.kv_heads for c in self.choices)
+        lines = [
+            f"batch {p.batch} · heads {heads} ({kv_heads} for keys) · queries {p.queries} · keys {p.keys} · "
+            f"value dim {p.v.shape[-1]} · {str(p.dtype).removeprefix('torch.')} on {p.device}"
+        ]
+        for choice in self.choices:
+            lines += self._lines(choice)
+        return "\n".join(lines)
+
+    def _lines(self, choice: Choice) -> list[str]:
+        p = choice.problem
+        lines = []
+        if len(self.choices) > 1:
+            lines.append(f"heads {p.first_head}–{p.first_head + p.heads - 1}")
+        lines.append(f"  terms    {describe(p)}")
+        lines += [f"  folded   {note}" for note in choice.folded]
+        lines.append(f"  mask     {p.mask if p.mask is not None else 'none'}")
+        lines.append(f"  kernel   {choice.kernel}")
+        lines += [f"  refused  {name}: {why}" for name, why in choice.refusals.items()]
+        dense = reference.memory_bytes(p)
+        lines.append(
+            f"  memory   {_size(KERNELS[choice.kernel].memory_bytes(p))} beyond the inputs (dense: {_size(dense)})"
+        )
+        bound = KERNELS[choice.kernel].error_bound(p)
+        lines += _form(choice, bound)
+        error = "exact up to rounding" if bound == 0 else f"at most {bound:.1e} · Σ|w| in the score"
+        lines.append(f"  error    {error}")
+        return lines
+
+
+def _form(choice: Choice, bound: float) -> list[str]:
+    """How tanh is computed, where that needs saying."""
+    p = choice.problem
+    if bound > 0:
+        return [f"  form     a sine series, each tanh within {bound:g} (exact if the inputs' range is too wide for it)"]
+    if any(t.form == "series" for t in p.terms.tanhs):
+        kind = f"{str(p.dtype).removeprefix('torch.')} on {p.device.type}"
+        return [f"  form     exact: {choice.kernel} has no series for {kind}"]
+    return []
+
+
+def describe(p: Problem) -> str:
+    """The canonical form in words."""
+    pairs = " + ".join(_word(t) for t in p.terms.pairs)
+    pairs = f"softcap({pairs}, {p.terms.cap:g})" if p.terms.cap is not None else pairs
+    words = [pairs] if pairs else []
+    words += [_word(t) for t in p.terms.terms if not isinstance(t, (DotTerm, TanhTerm))]
+    if p.terms.values is not None:
+        words.append(f"values by distance ({p.terms.values.shape[-2]} entries)")
+    return " + ".join(words) or "nothing"
+
+
+def _word(term: Term) -> str:
+    if isinstance(term, DotTerm):
+        return f"dot({term.q.shape[-1]} dims)"
+    if isinstance(term, TanhTerm):
+        return f"tanh({term.a.shape[-1]} hidden)"
+    if isinstance(term, OffsetTerm):
+        per, noun = "query" if term.table.shape[-2] > 1 else "head", "entry" if term.reach == 0 else "entries"
+        return f"offset({term.table.shape[-1]} {noun} per {per}{', then a slope' if term.slope is not None else ''})"
+    if isinstance(term, BiasTerm):
+        return f"bias({list(term.bias.shape)})"
+    if isinstance(term, FormulaTerm):
+        return f"the formula of {term.name}"
+    assert isinstance(term, KeyTerm)
+    return "key"
+
+
+def _size(n: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}"
+        n = n / 1024  # type: ignore[assignment]
+    return f"{n:.1f} GiB"

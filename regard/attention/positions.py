@@ -1,0 +1,103 @@
+"""Where queries and keys of a call stand: one after the other, at given positions, or as packed documents do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.arguments import offset_of
+from regard.mask import Shape, per_position
+from regard.mask.packed import Layout, Packed
+
+Positions = Tensor | tuple[Tensor | None, Tensor | None]
+"""Of queries and keys alike, [L] or [*batch, L]; or of either side, None where each stands at its own index."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The positions of a call, as masks and tables read them, and as a score's two halves are told them.
+
+    They differ in packed documents alone: masks and tables go by the distance of query and key, for which keys may
+    stay at their index in the pack, while a rotary score turns by positions that restart.
+    """
+
+    offset: int | Tensor = 0  # position of query i less i, [B|1, 1|L]
+    keys: Tensor | None = None  # positions of the keys, [B|1, S]; None: their index
+    query_start: int | Tensor = 0  # position of query i less i, [B] or [B|1, L]
+    key_start: int | Tensor = 0  # position of key j less j, [B|1, S]
+    packed: Packed | None = None  # the documents that positions restart in
+    laid: Layout | None = None
+
+    @property
+    def among_keys(self) -> int | Tensor:
+        """``offset`` as scores take it: a number, [B] or [B|1, L]."""
+        if isinstance(self.offset, Tensor) and self.offset.shape[1] == 1:
+            return self.offset[:, 0]
+        return self.offset
+
+
+def places_of(
+    offset: int | Tensor, positions: Positions | None, packed: Packed | None, shape: Shape, lowered: bool
+) -> Places:
+    """Where everything stands. ``lowered`` keys stand where they did when they were lowered, at their own index."""
+    if positions is None and packed is None:
+        start = offset_of(offset, shape)
+        return Places(start[:, None] if isinstance(start, Tensor) else start, None, start)
+    if isinstance(offset, Tensor) or offset != 0:
+        what = "positions=" if packed is None else "Documents.packed"
+        raise ValueError(f"{what} says where queries stand, and so does offset={_told(offset)}; give one of them")
+    if packed is None:
+        assert positions is not None
+        return _given(positions, shape)
+    if positions is not None:
+        raise ValueError(
+            "Documents.packed restarts positions in each document, and positions= was given besides; Documents(ids) "
+            "goes with positions="
+        )
+    return _packed(packed, shape, lowered)
+
+
+def _packed(packed: Packed, shape: Shape, lowered: bool) -> Places:
+    laid = packed.lay_out(shape.queries, shape.keys, shape.device)
+    queries, keys = (torch.arange(n, device=shape.device) for n in (shape.queries, shape.keys))
+    offset: int | Tensor = 0 if packed.aligned else (laid.among_keys - queries)[None]
+    if lowered:
+        return Places(offset, None, offset, 0, packed, laid)
+    starts = (laid.query_positions - queries)[None], (laid.key_positions - keys)[None]
+    return Places(offset, None, *starts, packed, laid)
+
+
+def _given(positions: Positions, shape: Shape) -> Places:
+    if isinstance(positions, Tensor):
+        if shape.queries != shape.keys:
+            raise ValueError(
+                f"one tensor of positions is for queries and keys alike, but there are {shape.queries} queries and "
+                f"{shape.keys} keys: give a pair (of queries, of keys), None for those that stand at their own index"
+            )
+        positions = positions, positions
+    expected = "positions must be a tensor or a pair (of queries, of keys)"
+    if not isinstance(positions, (tuple, list)):
+        raise TypeError(f"{expected}, got {type(positions).__name__}")
+    if len(positions) != 2:
+        raise ValueError(f"{expected}, got {len(positions)} parts")
+    queries, keys = (
+        None if x is None else _checked(side, x, shape, length)
+        for side, x, length in zip(("queries", "keys"), positions, (shape.queries, shape.keys), strict=True)
+    )
+    start_q, start_k = (0 if x is None else x - torch.arange(x.shape[1], device=x.device) for x in (queries, keys))
+    return Places(start_q, keys, start_q, start_k)
+
+
+def _checked(side: str, x: Tensor, shape: Shape, length: int) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"positions of {side} must be a tensor of whole numbers, got {type(x).__name__}")
+    if x.is_floating_point() or x.dtype == torch.bool:
+        raise TypeError(f"positions of {side} must be whole numbers, got {x.dtype}")
+    name = f"positions of {side}"
+    return per_position(name, "number", x.long(), shape, length)
+
+
+def _told(offset: int | Tensor) -> str:
+    return f"a tensor of shape {list(offset.shape)}" if isinstance(offset, Tensor) else str(offset)

@@ -1,0 +1,1 @@
+"""What every room may use: modules that start anew, threads, a quick start, old places of modules."""

@@ -1,0 +1,62 @@
+"""Old places of modules that have moved: they import for one more release, with a DeprecationWarning.
+
+``regard.folder``, say, is :mod:`regard.models.folder`: the same module, so that what is set on one is seen in both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "regard.aligner": "regard.align.statistical",
+    "regard.answerer": "regard.tasks.qa.answerer",
+    "regard.attend": "regard.attention.call",
+    "regard.bpe": "regard.text.bpe",
+    "regard.characters": "regard.text.graphemes",
+    "regard.engine": "regard.decode.engine",
+    "regard.folder": "regard.models.folder",
+    "regard.grammar": "regard.testing.grammar",
+    "regard.kernels.triton_additive": "regard.kernels.gpu.additive",
+    "regard.kernels.triton_offset": "regard.kernels.gpu.offset",
+    "regard.lexicon": "regard.text.lexicon",
+    "regard.loading": "regard.tasks.loading",
+    "regard.lower": "regard.attention.lower",
+    "regard.output": "regard.tasks.translation.output",
+    "regard.plan": "regard.attention.plan",
+    "regard.protect": "regard.tasks.translation.protect.translate",
+    "regard.reading": "regard.tasks.qa.reading",
+    "regard.rouge": "regard.evaluate.rouge",
+    "regard.search": "regard.tasks.search",
+    "regard.segments": "regard.text.segments",
+    "regard.spelling": "regard.text.recasing",
+    "regard.squad": "regard.evaluate.squad",
+    "regard.store": "regard.files.store",
+    "regard.summarizer": "regard.tasks.summarization.summarizer",
+    "regard.terms": "regard.score.terms",
+    "regard.translator": "regard.tasks.translation.translator",
+    "regard.wordpiece": "regard.text.wordpiece",
+}
+
+
+class _Old(MetaPathFinder, Loader):
+    """Finds a module at its old place and gives the one at the new place."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Python takes what stands in ``sys.modules`` afterwards."""
+        old = module.__name__
+        warnings.warn(f"{old} has moved: import {MOVED[old]}", DeprecationWarning, stacklevel=2)
+        sys.modules[old] = importlib.import_module(MOVED[old])
+
+
+def install() -> None:
+    """Looks for modules at their old places after everywhere else."""
+    sys.meta_path.append(_Old())

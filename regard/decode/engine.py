@@ -1,0 +1,122 @@
+"""What runs a trained model: sentences in subwords go in, hypotheses come out. A translator is given one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+import regard.decode as decode
+from regard.common.processors import threads
+from regard.models import RNNSeq2Seq
+from regard.nn.int8 import weights
+
+if TYPE_CHECKING:
+    from regard.decode import KnownWords
+    from regard.tasks.search import Search
+
+Rows = Sequence[Sequence[int]]
+"""Sentences in subwords, without start and end symbols."""
+
+
+class Found(NamedTuple):
+    """A translation: its subwords, what it is ranked by, and Σ log p.
+
+    ``attention``, if asked for, is [layers, heads, T, S], end symbols included.
+    """
+
+    tokens: list[int]
+    score: float
+    log_prob: float
+    attention: Tensor | None = None
+
+
+class Engine(Protocol):
+    """What a translator needs of one."""
+
+    name: str
+    max_length: int | None  # positions that it knows; None: any number
+    shown: tuple[int, int | None] | None  # the only layer and head (None: their mean) it shows; None: it shows all
+    shift: bool  # whether the decoder has read a word before it attends
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+
+    def search(
+        self,
+        sources: Rows,
+        prefixes: Rows,
+        search: Search,
+        *,
+        number: int,
+        ban: Sequence[int],
+        words: KnownWords | None = None,
+    ) -> list[list[Found]]:
+        """The best translations of each sentence, none with a banned subword; ``number`` tells batches apart.
+
+        With ``words`` none has another word, as far as the engine can see to that.
+        """
+
+    def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
+        """Forced decoding: given translations, as if they had been written here; the score is Σ log p."""
+
+
+class TorchEngine:
+    """The model itself, in PyTorch."""
+
+    name = "torch"
+    shown: tuple[int, int | None] | None = None
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.eval()
+        self._weights = weights(model)
+        self.max_length: int | None = model.max_length
+        self.shift = not isinstance(model, RNNSeq2Seq)
+
+    def search(
+        self,
+        sources: Rows,
+        prefixes: Rows,
+        search: Search,
+        *,
+        number: int,
+        ban: Sequence[int],
+        words: KnownWords | None = None,
+    ) -> list[list[Found]]:
+        how = {"prefix": self._prefix(prefixes), "ban": ban, "words": words}
+        memory = self._encoded(sources)
+        with threads(self._weights * len(sources) * search.rows):
+            rows = search.run(self.model, memory, number, **how)
+        return [[Found(h.tokens.tolist(), h.score, h.log_probs.sum().item()) for h in row] for row in rows]
+
+    def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
+        memory = self._encoded(sources)
+        with threads(self._weights * sum(map(len, targets))):
+            found = decode.score(self.model, memory, self._ended(targets), attention=attention)
+        return [Found(h.tokens.tolist(), h.score, h.score, h.attention) for h in found]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        found: torch.device = next(self.model.parameters()).device
+        return found
+
+    @torch.no_grad()
+    def _encoded(self, sources: Rows) -> Any:
+        with threads(self._weights * sum(map(len, sources))):
+            return self.model.encode(self._ended(sources))
+
+    def _ended(self, rows: Rows) -> Tensor:
+        """[N, S], each with the end symbol, then padding."""
+        ended = [torch.tensor([*row, self.model.eos_id]) for row in rows]
+        return pad_sequence(ended, True, self.model.pad_id).to(self.device)
+
+    def _prefix(self, rows: Rows) -> Tensor | None:
+        if not any(rows):
+            return None
+        tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+        return pad_sequence(tensors, True, self.model.pad_id).to(self.device)

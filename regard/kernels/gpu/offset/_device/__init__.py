@@ -1,0 +1,35 @@
+"""The GPU code of triton_offset. Imported only when it runs: importing it needs triton.
+
+Everything is in powers of two: with c = scale·log₂e and the table times log₂e, a weight is 2^(c·q·k + offset − lse₂).
+
+A block of BM queries goes through the keys in tiles of BN. Seen from a block, keys lie in five zones,
+
+    lo ‥ a   cut by the mask's left edge            general
+    a ‥ b    all at most −reach away, all visible   far: table[i, 0] for the whole tile
+    b ‥ c    around the diagonal                    general
+    c ‥ d    all at least reach away, all visible   far: table[i, R − 1] for the whole tile
+    d ‥ hi   cut by the mask's right edge           general
+
+and there are two loops, one over the far tiles and one over the general ones. In a far tile the offset is one number
+per query, which goes into the maximum that is subtracted anyway: such a tile costs what a plain dot product costs. A
+slope adds one fused multiply-add by a vector that is the same for every tile. Only general tiles look up the table and
+evaluate the mask. (Document ids and prefixes are compared in far tiles as well.)
+
+The backward pass has no atomics: one kernel per block of keys (dk, dv), one per block of queries (dq, dtable). A table
+entry between the ends belongs to one key only, so its gradient is stored, not added up; the two ends are row sums.
+
+Shaw's value term adds Σ_c W[i, c]·r'[c] to the context, W being the weights by distance: of these, too, those between
+the ends are stored (when the logsumexp is known, in a second loop over general tiles) and the ends are row sums. Its
+gradient adds (grad·r')[i, clip(j − i)] to the gradient of the weights, a table like the first.
+
+A score without a dot product has one of zeros, 16 dims wide: tensor cores give the scores their layout.
+
+MODE is how float32 numbers are multiplied ("ieee" or "tf32x3", see tl.dot), or "interpreter".
+
+Shapes: BM queries × BN keys in a tile, [BN, BM] in the kernel that goes by keys. Pointers are upper case.
+"""
+
+from regard.kernels.gpu.offset._device._backward import backward_keys, backward_queries, statistics
+from regard.kernels.gpu.offset._device._forward import combine, forward, spoil
+
+__all__ = ["backward_keys", "backward_queries", "combine", "forward", "spoil", "statistics"]

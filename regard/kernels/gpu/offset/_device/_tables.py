@@ -1,0 +1,237 @@
+"""Tables by distance: the zones of keys and of queries, looking up and storing numbers by j − i."""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.gpu.offset._device._pieces import INF, LOG2E, _visible
+
+# tl.load and tl.store bring a tile of addresses into a layout where neighbouring threads have neighbouring addresses,
+# and the scores with it: dozens of barriers per tile. Written in assembly they work in the layout the tensor cores
+# left the scores in. The interpreter knows no assembly.
+
+
+@triton.jit
+def _look_up(P, MODE: tl.constexpr):
+    """The numbers at these addresses in float32. Nothing may be writing there."""
+    if MODE == "interpreter":
+        x = tl.load(P).to(tl.float32)
+    elif P.dtype.element_ty == tl.float32:
+        x = tl.inline_asm_elementwise(
+            "ld.global.nc.f32 $0, [$1];", "=f,l", [P.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1
+        )
+    elif P.dtype.element_ty == tl.float16:
+        x = tl.inline_asm_elementwise(
+            "{ .reg .b16 h; ld.global.nc.b16 h, [$1]; cvt.f32.f16 $0, h; }",
+            "=f,l", [P.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        x = tl.inline_asm_elementwise(
+            "{ .reg .b16 h, z; mov.b16 z, 0; ld.global.nc.b16 h, [$1]; mov.b32 $0, {z, h}; }",
+            "=f,l", [P.to(tl.int64)], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return x
+
+
+@triton.jit
+def _put(P, x, mask, MODE: tl.constexpr):
+    """Store float32 numbers at these addresses, rounded to the type that is there."""
+    if MODE == "interpreter":
+        tl.store(P, x.to(P.dtype.element_ty), mask=mask)
+    elif P.dtype.element_ty == tl.float32:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $3, 0; @p st.global.f32 [$1], $2; mov.b32 $0, 0; }",
+            "=r,l,f,r", [P.to(tl.int64), x, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    elif P.dtype.element_ty == tl.float16:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; .reg .b16 h; setp.ne.s32 p, $3, 0; cvt.rn.f16.f32 h, $2; @p st.global.b16 [$1], h; "
+            "mov.b32 $0, 0; }",
+            "=r,l,f,r", [P.to(tl.int64), x, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; .reg .b16 h; setp.ne.s32 p, $3, 0; cvt.rn.bf16.f32 h, $2; @p st.global.b16 [$1], h; "
+            "mov.b32 $0, 0; }",
+            "=r,l,f,r", [P.to(tl.int64), x, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def _at_distance(P, at, delta, reach, MODE: tl.constexpr):
+    """The entry of each pair's distance in a table whose rows start at ``at``."""
+    return _look_up(P + (at + (tl.minimum(tl.maximum(delta, -reach), reach) + reach)), MODE)
+
+
+@triton.jit
+def _near(T, at, delta, slope, reach, HAS_SLOPE: tl.constexpr, ONE: tl.constexpr, MODE: tl.constexpr):
+    """The offset term of a tile, looked up pair by pair; at is where each query's row of the table starts."""
+    if ONE:
+        e = tl.load(T + at).to(tl.float32) * LOG2E
+    else:
+        e = _at_distance(T, at, delta, reach, MODE) * LOG2E
+    if HAS_SLOPE:
+        e = e - slope * tl.maximum(tl.abs(delta) - reach, 0).to(tl.float32)
+    return e
+
+
+@triton.jit
+def _general(
+    x, T, at, delta, cols, key, q_ids, k_ids, factor, slope, reach, limit, prefix, left, right,
+    ONE: tl.constexpr, HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr, MODE: tl.constexpr,
+):  # fmt: skip
+    """A general tile's scores, −∞ where they are not seen."""
+    x = x * factor + _near(T, at, delta, slope, reach, HAS_SLOPE, ONE, MODE)
+    if HAS_KEY:
+        x += key
+    seen = _visible(delta, cols, q_ids, k_ids, limit, prefix, left, right, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS)
+    return tl.where(seen, x, -INF)
+
+
+@triton.jit
+def _by_distance(P, x, delta, reach, ok, ONE: tl.constexpr, MODE: tl.constexpr):
+    """Numbers of a tile by distance: those between the ends are stored, the sums at the ends returned."""
+    if ONE:
+        left, right = tl.sum(x, 1), tl.sum(x, 1) * 0.0
+    else:
+        left = tl.sum(tl.where(delta <= -reach, x, 0.0), 1)
+        right = tl.sum(tl.where(delta >= reach, x, 0.0), 1)
+        _put(P[:, None] + (delta + reach), x, (delta > -reach) & (delta < reach) & ok, MODE)
+    return left, right
+
+
+@triton.jit
+def _store_ends(P, left, right, reach, ok, ONE: tl.constexpr):
+    if ONE:
+        tl.store(P, (left + right).to(P.dtype.element_ty), mask=ok)
+    else:
+        tl.store(P, left.to(P.dtype.element_ty), mask=ok)
+        tl.store(P + 2 * reach, right.to(P.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _far(
+    x, t, is_left, start, near_j, position, key, q_ids, k_ids, factor, slope, reach, limit, prefix, left, right,
+    HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    PREFIX: tl.constexpr, DOCS: tl.constexpr,
+):  # fmt: skip
+    """A far tile's scores as x + t: the offset is t, given per query; keys start + near_j.
+
+    On one side of the diagonal −slope·(|δ| − reach) = ±slope·(j − start) + slope·(±(start − position) + reach): a
+    number per key, the same in every tile, plus one per query. Returned are x, still to be multiplied by ``factor`` if
+    nothing was added per key, and t.
+    """
+    if HAS_SLOPE:
+        sign = tl.where(is_left, 1, -1)
+        t += slope * (sign * (start - position) + reach).to(tl.float32)
+        x = x * factor + slope * (sign * near_j).to(tl.float32)
+    if HAS_KEY:
+        if HAS_SLOPE:
+            x += key
+        else:
+            x = x * factor + key
+    if DOCS or PREFIX:
+        cols = start + near_j
+        seen = _visible(
+            cols - position, cols, q_ids, k_ids, limit, prefix, left, right, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS
+        )
+        if HAS_SLOPE or HAS_KEY:
+            x = tl.where(seen, x + t, -INF)
+        else:
+            x = tl.where(seen, x * factor + t, -INF)
+        t = tl.zeros_like(t)
+    return x, t
+
+
+@triton.jit
+def _key_zones(
+    p0, p1, reach, limit, prefix, left, right, from_key, to_key, BN: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr,
+):  # fmt: skip
+    """lo, a, b, c, d, hi for queries at positions p0 … p1, multiples of BN."""
+    lo, hi = 0, limit
+    whole_lo, whole_hi = 0, limit
+    if HAS_RIGHT:
+        end = p1 + right + 1
+        whole_hi = tl.minimum(whole_hi, p0 + right + 1)
+        if PREFIX:
+            end = tl.maximum(end, prefix)
+        hi = tl.minimum(hi, end)
+    if HAS_LEFT:
+        start = tl.maximum(p0 - left, 0)
+        whole_lo = tl.maximum(p1 - left, 0)
+        if PREFIX:
+            start = tl.where(prefix > 0, 0, start)
+        lo = start // BN * BN
+    if DOCS:
+        lo, hi = tl.maximum(lo, from_key), tl.minimum(hi, to_key)
+    hi = lo + tl.cdiv(tl.maximum(hi - lo, 0), BN) * BN
+    if DOCS or PREFIX:  # far tiles are masked too
+        whole_lo, whole_hi = lo, hi
+    else:
+        whole_lo = tl.cdiv(whole_lo, BN) * BN
+        whole_hi = tl.minimum(tl.maximum(whole_hi, 0) // BN * BN, hi)
+    b = tl.maximum(p0 - reach + 1, 0) // BN * BN
+    b = tl.maximum(tl.minimum(b, whole_hi), lo)
+    a = tl.minimum(tl.maximum(whole_lo, lo), b)
+    c = tl.cdiv(tl.maximum(p1 + reach, 0), BN) * BN
+    c = tl.minimum(tl.maximum(c, b), hi)
+    d = tl.maximum(whole_hi, c)
+    return lo, a, b, c, d, hi
+
+
+@triton.jit
+def _query_zones(
+    k0, k1, offset, reach, L, limit, prefix, left, right, from_row, to_row, BM: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr,
+):  # fmt: skip
+    """The same for keys k0 … k1 and query indices: here a ‥ b is far to the right, c ‥ d far to the left."""
+    lo, hi = 0, L
+    whole_lo, whole_hi = 0, L + BM  # queries beyond the last have logsumexp ∞ and need no mask
+    if HAS_RIGHT:
+        start = tl.maximum(k0 - offset - right, 0)
+        whole_lo = tl.maximum(k1 - offset - right, 0)
+        if PREFIX:
+            start = tl.where(k0 < prefix, 0, start)
+        lo = start // BM * BM
+    if HAS_LEFT:
+        end = k1 - offset + left + 1
+        whole_hi = tl.maximum(k0 - offset + left + 1, 0)
+        if PREFIX:
+            end = tl.where(k0 < prefix, L, end)
+        hi = tl.minimum(hi, end)
+    if DOCS:
+        lo, hi = tl.maximum(lo, from_row), tl.minimum(hi, to_row)
+    hi = tl.where(k0 < limit, hi, 0)
+    hi = lo + tl.cdiv(tl.maximum(hi - lo, 0), BM) * BM
+    if DOCS or PREFIX:
+        whole_lo, whole_hi = lo, hi
+    else:
+        whole_lo = tl.cdiv(whole_lo, BM) * BM
+        whole_hi = tl.minimum(whole_hi // BM * BM, hi)
+    b = tl.maximum(k0 - reach - offset + 1, 0) // BM * BM
+    b = tl.maximum(tl.minimum(b, whole_hi), lo)
+    a = tl.minimum(tl.maximum(whole_lo, lo), b)
+    c = tl.cdiv(tl.maximum(k1 + reach - offset, 0), BM) * BM
+    c = tl.minimum(tl.maximum(c, b), hi)
+    d = tl.maximum(whole_hi, c)
+    return lo, a, b, c, d, hi
+
+
+@triton.jit
+def _far_start(n, a, b, c, N: tl.constexpr):
+    """Where the n-th far tile starts."""
+    start = a + n * N
+    return tl.where(start >= b, start + (c - b), start)
+
+
+@triton.jit
+def _general_start(n, lo, a, b, c, d, N: tl.constexpr):
+    """Where the n-th general tile starts."""
+    start = lo + n * N
+    start = tl.where(start >= a, start + (b - a), start)
+    return tl.where(start >= c, start + (d - c), start)

@@ -1,0 +1,223 @@
+"""From files to a model folder: what training is for every task. What differs, a ``Work`` tells.
+
+Started again after it was killed, a run goes on where its last checkpoint stands; under torchrun it is one of several.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from regard.models.folder import alone, make_model, read_config, save, sweep, write_config
+from regard.tasks.base.card import TRANSLATION, Words, model_card
+from regard.tasks.base.settings import Fitted, Settings, check_same
+from regard.tasks.base.sizes import check_room, expectation
+from regard.text.subwords import Subwords
+from regard.train import Mismatch, Outcome, Progress, Ranks, Silent, Task, fit, progress
+
+S = TypeVar("S", bound=Settings)
+
+
+class Work(ABC, Generic[S]):
+    """What a task adds: its settings, its data, and what :func:`regard.train.fit` is to train.
+
+    ``train`` calls these in the order in which they stand here. A subclass names the task, and says for the command
+    what it is ``about``, which ``files`` of the table [data] are flags, which setting of a kind of model is its
+    ``--score``, and what quality to expect of the preset "laptop".
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    examples: ClassVar[str]
+    files: ClassVar[tuple[tuple[str, str], ...]]
+    settings: type[S]
+    words: ClassVar[Words] = TRANSLATION
+    scores: ClassVar[Mapping[str, str]] = {"transformer": "cross_score", "rnn": "score"}
+    score_help: ClassVar[str] = "the score of cross-attention"
+    laptop_quality: ClassVar[str] = "how good it is, validation tells"
+    unasked: ClassVar[frozenset[str]] = frozenset()  # settings of its models that are no flags: they have one value
+
+    @abstractmethod
+    def survey(self, settings: S) -> dict[str, Any]:
+        """Read all data once: ``pairs``, ``valid_pairs``, and a ``fingerprint`` of the text. What is bad is refused."""
+
+    def fitted(self, settings: S, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+        """All settings; ``kept`` are those of the run that is gone on with, if there is one."""
+        return Fitted.of(settings, pairs, on_gpu, kept)
+
+    @abstractmethod
+    def learn(self, fitted: Fitted, report: Progress) -> Any:
+        """The subwords, made anew, with a ``save(path)``; one process does it once."""
+
+    def read(self, path: Path) -> Any:
+        """The subwords that were saved."""
+        return Subwords.load(path)
+
+    def model(self, fitted: Fitted, subwords: Any) -> Any:
+        """The model with fresh weights, of a kind that :mod:`regard.models.folder` knows."""
+        return make_model({**fitted.model, "vocab_size": len(subwords)})
+
+    @abstractmethod
+    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Task:
+        """Data in numbers, objective and validation, for the loop."""
+
+    def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
+        """More tables for config.toml: what is found out about the model when it is finished."""
+        return {}
+
+    def seen(self, task: Any) -> dict[str, Any]:
+        """What [data] of the folder tells of the data beyond :meth:`survey`, known when they are in numbers."""
+        return {}
+
+    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
+        """README.md of the folder."""
+        return model_card(tables, outcome, words=self.words, **about)
+
+    def finished(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+        """config.toml of the folder, beside [model]."""
+        return {"task": self.name, **tables}
+
+
+def train(
+    work: Work[S],
+    settings: S,
+    out: str | Path,
+    *,
+    store: str = "float32",
+    keep_checkpoints: bool = False,
+    report: Progress | None = None,
+) -> Outcome | None:
+    """Trains, or goes on with, the model of ``out``; leaves a model folder there.
+
+    Args:
+        work: the task.
+        settings: the data, and whatever else is not to be fitted to its size.
+        out: a folder that is new, empty, or of this same run.
+        store: how weights are stored, see :func:`regard.models.folder.save`.
+        keep_checkpoints: leave them in the folder when all is done.
+        report: who is told how it goes; by default a live bar or lines on stderr.
+
+    Returns None if the folder already holds the finished model of this run.
+    """
+    folder = Path(out)
+    with ExitStack() as held:
+        ranks = held.enter_context(Ranks.join(settings.training.get("device", "auto")))
+        known = folder.is_dir()
+        if ranks.main and known:
+            held.enter_context(alone(folder))
+        report = (progress() if report is None else report) if ranks.main else Silent()
+        kept, learned = _kept(folder, work.name), _learned(folder)
+        about = work.survey(settings)
+        fitted = work.fitted(settings, about["pairs"], ranks.device.type == "cuda", kept if learned else None)
+        tables = fitted.tables()
+        tables["data"] |= about
+        if kept is not None and not learned:
+            _mended(kept, tables, folder, ranks, report)
+        elif kept is not None:
+            check_same(kept, tables, folder)
+            if (folder / "model.safetensors").exists():
+                report.say(f"{folder} holds the finished model of this run: nothing to do")
+                return None
+        check_room(fitted, about["pairs"], ranks)
+        if ranks.main and not known:
+            held.enter_context(alone(folder))
+        subwords = _subwords(work, fitted, folder, ranks, report, tables)
+        torch.manual_seed(fitted.training.seed)
+        model = work.model(fitted, subwords)
+        size = sum(p.numel() for p in model.parameters())
+        task = work.task(model, fitted, subwords, ranks, report)
+        tables["data"] |= work.seen(task)
+        used = tables["data"].get("used_pairs", about["pairs"])
+        report.say(f"{used:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
+        if ranks.device.type == "cpu" and (told := expectation(fitted, size, work.laptop_quality)):
+            report.say(told)
+        begun = time.time()
+        outcome = fit(task, fitted.training, folder, ranks, report)
+        if ranks.main:
+            made = _made(work.model(fitted, subwords), outcome)
+            about_run = {"size": size, "store": store, "device": _where(ranks), "begun": begun}
+            card = work.card(tables, outcome, files=[name for name, _ in work.files], **about_run)
+            about_it = {**work.looked(made.eval(), task, report), **work.finished(tables)}
+            save(folder, made, subwords, settings=about_it, card=card, store=store)
+            if not keep_checkpoints:
+                _forget(folder)
+            report.say(f"{folder} holds the model")
+        ranks.wait()
+        return outcome
+
+
+def _made(model: Any, outcome: Outcome) -> Any:
+    assert isinstance(model, nn.Module)
+    model.load_state_dict(outcome.weights)
+    return model
+
+
+def _kept(folder: Path, task: str) -> dict[str, Any] | None:
+    """The settings of the run in this folder; None for a new one. Folders of anything else are refused."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder}: expected a folder to write the model to, but it is a file")
+    if (folder / "config.toml").exists():
+        kept = read_config(folder)
+        if kept.get("task") != task:
+            raise ValueError(f"{folder} holds a model of task {kept.get('task')!r}; choose another folder")
+        return kept
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty and holds no run of training; nothing in it was touched")
+    return None
+
+
+def _learned(folder: Path) -> bool:
+    """Has the run in this folder come to a checkpoint, or to its end?"""
+    ended = any((folder / name).exists() for name in ("model.safetensors", "README.md"))
+    return ended or last_checkpoint(folder) is not None
+
+
+def last_checkpoint(folder: Path) -> int | None:
+    """The update of the newest state that a run in this folder can be resumed from."""
+    numbers = (path.stem.rsplit("-", 1)[1] for path in (folder / "checkpoints").glob("state-*.safetensors"))
+    return max((int(number) for number in numbers if number.isdigit()), default=None)
+
+
+def _mended(kept: Mapping[str, Any], now: Mapping[str, Any], folder: Path, ranks: Ranks, report: Progress) -> None:
+    """A run that has learned nothing binds nobody: who mended a wrong setting of it begins anew in the same folder."""
+    try:
+        check_same(kept, now, folder)
+    except Mismatch:
+        ranks.wait()  # until all have read what goes now
+        if ranks.main:
+            for name in ("config.toml", "tokenizer.json"):
+                (folder / name).unlink(missing_ok=True)
+        report.say(f"{folder}: a run with other settings ended there before its first checkpoint; this one begins anew")
+
+
+def _subwords(
+    work: Work[S], fitted: Fitted, folder: Path, ranks: Ranks, report: Progress, tables: Mapping[str, Any]
+) -> Any:
+    """Learned by rank 0 once, kept in the folder; config.toml is written first, to know the run by."""
+    path = folder / "tokenizer.json"
+    if ranks.main:
+        sweep(folder)
+        if not (folder / "config.toml").exists():
+            write_config(folder, work.finished(tables))
+        if not path.exists():
+            work.learn(fitted, report).save(path)
+    ranks.wait()
+    return work.read(path)
+
+
+def _where(ranks: Ranks) -> str:
+    name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else str(ranks.device)
+    return name if ranks.world == 1 else f"{ranks.world} × {name}"
+
+
+def _forget(folder: Path) -> None:
+    from regard.train.checkpoint import Checkpoints
+
+    Checkpoints(folder / "checkpoints", keep=1, average=1, say=lambda _: None).forget()

@@ -1,0 +1,1 @@
+"""Question answering: trained by `train`, used by `answerer`."""

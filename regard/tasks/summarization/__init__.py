@@ -1,0 +1,1 @@
+"""Summarization: trained by `train`, used by `summarizer`."""

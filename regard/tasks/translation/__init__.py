@@ -1,0 +1,1 @@
+"""Translation: trained by `train`, used by `translator`."""

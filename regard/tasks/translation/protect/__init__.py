@@ -1,0 +1,1 @@
+"""What is not translated comes back as it is."""

@@ -1,0 +1,53 @@
+"""A run that begins with a trained model and goes on with other pairs: its size, its subwords and its weights stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from regard.files.store import find
+from regard.models.folder import Loaded
+from regard.models.folder import open as open_folder
+from regard.tasks.base.settings import OF_SUBWORDS, Settings
+
+S = TypeVar("S", bound=Settings)
+
+FREE = {"dropout", "attention_dropout", "activation_dropout"}  # of [model]: no weight depends on them
+KEPT = ("align", "translate")  # tables of config.toml that stay true
+
+
+def started(name: str, task: str) -> Loaded:
+    """The model to begin with: a folder of ours, or a model that comes with the package."""
+    loaded = open_folder(find(name))
+    if (found := loaded.settings.get("task", task)) != task:
+        raise ValueError(f"training.start: {name} is a model for {found}; expected one for {task}")
+    return loaded
+
+
+def going_on(given: S, loaded: Loaded, pairs: int) -> S:
+    """The settings with those of the model; what changes it little is the default of the rest."""
+    name, own = given.training["start"], loaded.settings["model"]
+    model = {key: value for key, value in own.items() if key not in OF_SUBWORDS}
+    for key, value in given.model.items():
+        if key not in FREE and value != model.get(key):
+            raise ValueError(
+                f"[model]: {key} is {model.get(key)!r} in {name}, which training starts with; got {value!r}"
+            )
+    for key in given.subwords:
+        if key in ("path", "vocab_size", "lowercase"):
+            raise ValueError(f"[subwords]: training starts with {name}, which has its own; {key} cannot be chosen")
+    subwords = {"vocab_size": len(loaded.subwords), "lowercase": loaded.subwords.lowercase, "dropout": 0.0}
+    updates = given.training.get("updates", given.defaults(pairs)["training"]["updates"] // 4)
+    gentle = {"lr": 3e-4, "schedule": "cosine", "updates": updates, "warmup": updates // 10, "rdrop": 0.0}
+    return replace(
+        given,
+        subwords={**subwords, **given.subwords},
+        model={**model, **given.model},
+        training={**gentle, **given.training},
+    )
+
+
+def kept_tables(loaded: Loaded) -> dict[str, Mapping[str, Any]]:
+    """How it is searched and where its alignments are read, which training on does not change."""
+    return {name: loaded.settings[name] for name in KEPT if name in loaded.settings}

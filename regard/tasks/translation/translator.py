@@ -1,0 +1,586 @@
+"""A trained model and its subwords as one thing: text in, text out, with scores and word alignments.
+
+Lines are sorted by length and decoded in batches; what comes back is in the order in which it came in.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from regard.align.attention import Links, links, word_weights
+from regard.decode import KnownWords, named
+from regard.decode.engine import Engine, Found, TorchEngine
+from regard.files.store import DEFAULT, find
+from regard.nn import to_int8
+from regard.tasks import TASKS
+from regard.tasks.search import Search
+from regard.tasks.translation.output import (
+    Attended,
+    Output,
+    Translation,
+    in_blocks,
+    joined,
+    single_spaced,
+    spread,
+    widened,
+    with_copies,
+)
+from regard.tasks.translation.protect.masking import Protected, copied, protected
+from regard.tasks.translation.protect.spans import Protect, Protection, patterns
+from regard.tasks.translation.protect.translate import How, translated
+from regard.text.lexicon import FILE as LEXICON
+from regard.text.lexicon import Lexicon, plain, runs
+from regard.text.segments import Joint, Place, Segment, segments, sentences
+from regard.text.subwords import EOS, UNK, Encoded, Subwords
+
+LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
+BATCH_TOKENS = 1024  # source tokens decoded at once, padding included
+ENGINES = ("torch", "ctranslate2")
+
+Progress = Callable[[int], None]
+"""Called with the number of lines that have been finished since it was called last."""
+
+
+class _Job(NamedTuple):
+    """A sentence to be decoded: which line it is of, its text and its subwords, and how it follows the one before."""
+
+    line: int
+    text: str
+    source: Encoded
+    prefix: list[int]
+    joint: Joint
+
+
+class _Unknown(NamedTuple):
+    """A sentence with translations that have unknown words: the words of its source, and the other translations."""
+
+    own: set[str]
+    good: list[Translation]
+
+
+class _Pair(NamedTuple):
+    """A sentence and a translation of it, to be read."""
+
+    line: int
+    source: Encoded
+    target: Encoded
+    texts: tuple[str, str]
+
+
+Head = int | str | None
+"""A head by its number, "mean" for the mean of all, or None for the model's own choice."""
+
+
+class Look(NamedTuple):
+    """Where word alignments are read: a decoder layer, a head (None: their mean), and the row of a word."""
+
+    layer: int
+    head: int | None
+    shift: bool
+
+
+class Translator:
+    """Translates with a model, or with another engine that runs one. Make one with :func:`load`.
+
+    ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
+    sentence ends; a sentence over the limit at commas, or wherever it can be. ``align`` are the ``layer``, ``head`` and
+    ``shift`` that suit the model best, and ``search`` are the options of :class:`Search` that do, where a call gives
+    none. With a ``lexicon``, a sentence whose translation has a word that is neither in it nor in the source is
+    translated again, with known words alone. ``protect`` says what is not translated, see :meth:`outputs`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        subwords: Subwords,
+        *,
+        engine: Engine | None = None,
+        name: str = "model",
+        limit: int = LIMIT,
+        split: int | None = None,
+        align: Mapping[str, Any] | None = None,
+        search: Mapping[str, Any] | None = None,
+        lexicon: Lexicon | None = None,
+        protect: Protect = True,
+    ) -> None:
+        self.engine: Engine = TorchEngine(model) if engine is None else engine
+        self.model, self.subwords, self.name, self._align = model, subwords, name, align or {}
+        self.lexicon, self._protection = lexicon, Protection(subwords, protect)
+        self._search = dict(search or {})
+        self.search = Search.of(self._search)  # checks them
+        known = self.engine.max_length
+        self.limit = limit if known is None else min(limit, known - 1)
+        self.split = self.limit if split is None else min(split, self.limit)
+        # A line stays a line, and only text comes out.
+        self._ban = [UNK, *subwords.extra.values(), *subwords.breaks]
+
+    def __repr__(self) -> str:
+        what = self.engine.name
+        if self.model is not None:
+            what = f"{type(self.model).__name__}, {sum(p.numel() for p in self.model.parameters()):,} parameters"
+        return f"<Translator {self.name}: {what}, {len(self.subwords):,} subwords>"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.engine.device
+
+    # --- what people call ---
+
+    @overload
+    def translate(self, text: str, **options: Any) -> str: ...
+    @overload
+    def translate(self, text: Sequence[str], **options: Any) -> list[str]: ...
+    def translate(self, text: str | Sequence[str], **options: Any) -> str | list[str]:
+        """The translation of a line, or of each of several.
+
+        Options are those of :class:`Search` (by default the model's own: ``[translate]`` in its config.toml), and
+        ``prefix``, ``protect``, ``batch_tokens`` and ``progress`` of :meth:`outputs`, which also tells scores, n-best
+        lists and attention.
+        """
+        lines = [text] if isinstance(text, str) else list(text)
+        outputs = _whole(self.outputs(lines, **options), "line")
+        for number, output in enumerate(outputs, 1):
+            if output.note:
+                warnings.warn(f"line {number}: {output.note}", stacklevel=2)
+        found = [output.text for output in outputs]
+        return found[0] if isinstance(text, str) else found
+
+    @named
+    def outputs(
+        self,
+        lines: Sequence[str],
+        *,
+        prefix: str | Sequence[str] = "",
+        attention: bool = False,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+        protect: Protect | None = None,
+        **options: Any,
+    ) -> list[Output]:
+        """What became of each line; one that cannot be translated has a problem and stops nothing.
+
+        Args:
+            lines: each a sentence.
+            prefix: what the translation starts with, one for all lines or one each.
+            attention: also return cross-attention weights.
+            batch_tokens: source tokens decoded at once, padding included.
+            progress: called after each batch with the number of sentences in it.
+            protect: what is not translated, but comes back as it is: True for the usual kinds (addresses, placeholders,
+                tags, code, emoji, what the model cannot read), False for nothing, or regular expressions of one's own
+                besides the usual kinds; None is the model's own choice.
+            options: those of :class:`Search`; None is the model's own choice.
+        """
+        search = Search.of(self._search | {name: value for name, value in options.items() if value is not None})
+        prefixes = [prefix] * len(lines) if isinstance(prefix, str) else list(prefix)
+        if len(prefixes) != len(lines):
+            raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
+        find = self._protection if protect is None else Protection(self.subwords, protect)
+
+        def run(lines: Sequence[str], prefixes: Sequence[str], *, first: bool, **more: Any) -> list[Output]:
+            return self._outputs(lines, prefixes, search, batch_tokens, progress if first else None, **more)
+
+        items = [
+            Protected(line, prefix=start) if what_is_odd(line) else protected(line, find, start)
+            for line, start in zip(lines, prefixes, strict=True)
+        ]
+        return translated(items, How(run, self._token_weights, attention, search.nbest, not search.sample))
+
+    def _outputs(
+        self,
+        lines: Sequence[str],
+        prefixes: Sequence[str],
+        search: Search,
+        batch_tokens: int,
+        progress: Progress | None,
+        *,
+        keep: Mapping[int, Sequence[Place]],
+        attended: Collection[int],
+    ) -> list[Output]:
+        """What became of each line, as the model reads it."""
+        outputs, jobs = self._plan(lines, prefixes, keep)
+        done = self._decode(jobs, search, frozenset(attended), batch_tokens, progress)
+        for line, numbers in _by_line(jobs).items():
+            joints, parts = [jobs[i].joint for i in numbers], [done[i] for i in numbers]
+            outputs[line].translations = [joined(each, joints) for each in zip(*parts, strict=False)]
+        return outputs
+
+    def score(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[float]:
+        """log p(target | source) of each pair, end symbol included, in nats; options are those of :meth:`forced`."""
+        return [found.translations[0].log_prob for found in _whole(self.forced(pairs, **options), "pair")]
+
+    @named
+    def forced(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        attention: bool = False,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> list[Output]:
+        """Given pairs, read by the model as if it had written the targets itself; the score is Σ log p."""
+        outputs, good = [Output(problem=what_is_odd(source) or what_is_odd(target)) for source, target in pairs], []
+        fine = [("", "") if outputs[i].problem else pair for i, pair in enumerate(pairs)]
+        sources, targets = (self._encode([pair[side] for pair in fine]) for side in (0, 1))
+        for i, sides in enumerate(zip(sources, targets, strict=True)):
+            if outputs[i].problem:
+                continue
+            if (longest := max(len(side.ids) for side in sides)) > self.limit:
+                outputs[i].problem = f"{longest:,} subwords, and the most is {self.limit:,}"
+            elif not all(text.strip() for text in pairs[i]):
+                outputs[i].problem = f"the {'target' if pairs[i][0].strip() else 'source'} is empty"
+            else:
+                good.append(_Pair(i, *sides, pairs[i]))
+        for pair, found in zip(good, self._read(good, attention, batch_tokens, progress), strict=True):
+            copies = copied(*pair.texts, self._protection) if attention else ()
+            outputs[pair.line].translations = [found._replace(copies=copies)]
+        return outputs
+
+    def align(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[Links]:
+        """Word links (source, target) of each pair, from 0, by the attention of forced decoding.
+
+        Options are those of :meth:`word_weights`, of :func:`regard.align.links` and of :meth:`forced`.
+        """
+        how = {name: options.pop(name) for name in ("layer", "head", "shift") if name in options}
+        which = {name: options.pop(name) for name in ("threshold", "mutual") if name in options}
+        found = _whole(self.forced(pairs, attention=True, **options), "pair")
+        return [links(self.word_weights(output.translations[0], **how), **which) for output in found]
+
+    def word_weights(
+        self, translation: Translation, *, layer: int | str | None = None, head: Head = None, shift: bool | None = None
+    ) -> Tensor:
+        """How much each target word attends to each source word, [J, I]; words are what ``split()`` gives.
+
+        Defaults are the model's own choice (``[align]`` in its config.toml); else ``layer`` is the middle one, ``head``
+        the mean of all ("mean", which ``layer`` may be too), and ``shift`` (see :func:`regard.align.word_weights`) is
+        for models that read a word before they attend.
+        """
+        if not translation.attention:
+            return torch.zeros(0, 0)
+        if self.engine.shown is None:
+            one = None if layer is None else _number(layer, "layer")
+            head = "mean" if layer == "mean" and head is None else head  # the model's own is one of another layer
+            look = self.look(translation.attention[0].weights.shape[0], layer=one, head=head, shift=shift)
+        else:
+            self._check_shown(layer, head, self.engine.shown)
+            look = self.look(1, shift=shift)._replace(layer=0, head=None)
+        how: dict[str, Any] = look._asdict() | ({"layer": None} if layer == "mean" else {})
+        parts = [_of_words(part, how) for part in translation.attention]
+        weights = in_blocks(parts, [part.spaced for part in translation.attention])
+        return with_copies(weights, translation.copies) if translation.copies else weights
+
+    def _token_weights(self, part: Attended) -> Tensor:
+        """How much each target token looked at each source token, [T, S], by the model's own choice."""
+        look = self.look(1)._replace(layer=0, head=None) if self.engine.shown else self.look(part.weights.shape[0])
+        tokens = range(len(part.source.ids)), range(len(part.target.ids))
+        return word_weights(part.weights, *tokens, **look._asdict())
+
+    def look(self, layers: int, *, layer: int | None = None, head: Head = None, shift: bool | None = None) -> Look:
+        """Which weights words are aligned by, of a model with so many decoder layers: what is given, or its own."""
+        return Look(
+            self._align.get("layer", (layers - 1) // 2) if layer is None else layer,
+            self._align.get("head") if head is None else _number(head),
+            self._align.get("shift", self.engine.shift) if shift is None else shift,
+        )
+
+    def _check_shown(self, layer: int | str | None, head: Head, shown: tuple[int, int | None]) -> None:
+        if layer not in (None, shown[0]) or (head is not None and _number(head) != shown[1]):
+            which = "the mean over its heads" if shown[1] is None else f"head {shown[1]}"
+            raise ValueError(
+                f"the {self.engine.name} engine shows decoder layer {shown[0]}, {which}, and no other; "
+                f"for {f'layer {layer}' if head is None else f'head {head}'} use the torch engine"
+            )
+
+    # --- from lines to sentences and back ---
+
+    def _plan(
+        self, lines: Sequence[str], prefixes: Sequence[str], keep: Mapping[int, Sequence[Place]]
+    ) -> tuple[list[Output], list[_Job]]:
+        """The sentences to be decoded; a line that is too long is cut, but not in what it is to keep."""
+        outputs, jobs = [Output(problem=what_is_odd(line)) for line in lines], []
+        starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
+        encoded = self._sources(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
+        for i, (line, whole) in enumerate(zip(lines, encoded, strict=True)):
+            if outputs[i].problem:
+                continue
+            if not line.strip():
+                outputs[i].translations = [Translation(line.strip(), 0.0, 0.0)]
+                continue
+            cut = [Segment(0, len(line), whole)]
+            if len(whole.ids) > self.split:
+                cut = segments(line, self._sources, self.limit, keep=keep.get(i, ()))
+            longest = max(len(segment.encoded.ids) for segment in cut)
+            if longest > self.limit:
+                outputs[i].problem = f"a character of {longest} subwords; the most is {self.limit}"
+                continue
+            if len(whole.ids) > self.limit:
+                outputs[i].note = _note(line, len(whole.ids), len(cut))
+            for k, (start, end, source, joint) in enumerate(cut):
+                jobs.append(_Job(i, line[start:end], source, [] if k else starts[i], joint))
+        return outputs, jobs
+
+    def _decode(
+        self, jobs: list[_Job], search: Search, attended: frozenset[int], batch_tokens: int, progress: Progress | None
+    ) -> list[list[Translation]]:
+        """The translations of each sentence, best first.
+
+        What is to be translated again, with known words, waits for its like: a batch of a few costs nearly as much as
+        a whole one.
+        """
+        found: dict[int, list[Translation]] = {}
+        unknown: dict[int, _Unknown] = {}
+        lengths = [len(job.source.ids) for job in jobs]
+        for number, batch in enumerate(batches_of(lengths, batch_tokens, search.sentences)):
+            new = self._searched([jobs[i] for i in batch], search, number)
+            found |= zip(batch, new, strict=True)
+            if self.lexicon is not None and search.known_words:
+                unknown |= self._unknown({i: jobs[i] for i in batch}, found, self.lexicon)
+            if progress and (finished := len(batch) - len(unknown.keys() & set(batch))):
+                progress(finished)
+        again = list(unknown)
+        for number, some in enumerate(batches_of([lengths[i] for i in again], batch_tokens, search.sentences)):
+            batch = [again[k] for k in some]
+            new = self._searched([jobs[i] for i in batch], search, number, [unknown[i].own for i in batch])
+            for i, row in zip(batch, new, strict=True):
+                found[i] = _filled(found[i], unknown[i].good, row, ranked=not search.sample)
+            if progress:
+                progress(len(batch))
+        done = [found[i] for i in range(len(jobs))]
+        return self._attended(jobs, done, attended, batch_tokens) if attended else done
+
+    def _searched(
+        self, jobs: list[_Job], search: Search, number: int, own: list[set[str]] | None = None
+    ) -> list[list[Translation]]:
+        """One batch; with words of its own for each sentence, known ones alone."""
+        sources, prefixes = [job.source.ids for job in jobs], [job.prefix for job in jobs]
+        words = None
+        if own is not None and self.lexicon is not None:
+            words = KnownWords(self.lexicon, self.subwords.spelled, own, EOS)
+        rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban, words=words)
+        return [[self._translation(one) for one in row] for row in rows]
+
+    def _unknown(
+        self, jobs: Mapping[int, _Job], found: Mapping[int, list[Translation]], lexicon: Lexicon
+    ) -> dict[int, _Unknown]:
+        """Those sentences that have translations with words nobody knows."""
+        read, unknown = self.subwords.decode, {}
+        for i, job in jobs.items():
+            own = {*runs(read(job.source.ids)), *runs(read(job.prefix))}
+            known = {plain(word) for word in own}
+            good = [one for one in found[i] if not lexicon.beyond(one.text, known)]
+            if len(good) < len(found[i]):
+                unknown[i] = _Unknown(own, good)
+        return unknown
+
+    def _attended(
+        self, jobs: list[_Job], done: list[list[Translation]], lines: frozenset[int], tokens: int
+    ) -> list[list[Translation]]:
+        """The same, those of some lines with attention, by reading what was written as the text that it is."""
+        texts = [(i, found.text) for i, row in enumerate(done) if jobs[i].line in lines for found in row]
+        targets = self._encode([text for _, text in texts])
+        pairs = [
+            _Pair(i, jobs[i].source, target, (jobs[i].text, text))
+            for (i, text), target in zip(texts, targets, strict=True)
+        ]
+        again = iter(self._read(pairs, True, tokens, None))
+        return [
+            [found._replace(attention=next(again).attention) for found in row] if job.line in lines else row
+            for job, row in zip(jobs, done, strict=True)
+        ]
+
+    def _read(
+        self, pairs: list[_Pair], attention: bool, batch_tokens: int, progress: Progress | None
+    ) -> list[Translation]:
+        """Forced decoding."""
+        read: dict[int, Translation] = {}
+        for batch in batches_of([len(pair.source.ids) + len(pair.target.ids) for pair in pairs], batch_tokens):
+            sources, targets = [pairs[i].source.ids for i in batch], [pairs[i].target.ids for i in batch]
+            for i, found in zip(batch, self.engine.read(sources, targets, attention=attention), strict=True):
+                _, source, target, texts = pairs[i]
+                shown = () if found.attention is None else (Attended(found.attention, source, target, *texts),)
+                read[i] = Translation(texts[1], found.score, found.log_prob, shown)
+            if progress:
+                progress(len(batch))
+        return [read[i] for i in range(len(pairs))]
+
+    def _translation(self, found: Found) -> Translation:
+        return Translation(self.subwords.decode(found.tokens).strip(), found.score, found.log_prob)
+
+    def _sources(self, lines: Sequence[str]) -> list[Encoded]:
+        """Lines in subwords, white space read as single spaces, as models know it; offsets are those of the line."""
+        return [spread(one, line) for one, line in zip(self._encode(map(single_spaced, lines)), lines, strict=True)]
+
+    def _encode(self, lines: Iterable[str]) -> list[Encoded]:
+        return self.subwords.encode_batch(list(lines))
+
+
+def load(
+    name: str | os.PathLike[str] = DEFAULT,
+    *,
+    device: str | torch.device | None = None,
+    int8: bool = False,
+    engine: str = "torch",
+) -> Translator:
+    """A translator from a model folder, or from a model that comes with the package.
+
+    ``device`` is by default the GPU if there is one, else the CPU. ``int8`` computes in 8 bits, on a CPU: faster, and
+    rarely another word (see :func:`regard.nn.to_int8`). ``engine`` is "torch" or "ctranslate2"; for the latter the
+    folder may also be one that ``regard export`` wrote.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
+    path = find(name)
+    refuse_other_tasks(path, "translation")
+    if engine == "ctranslate2":
+        return _load_ctranslate2(path, device, int8)
+    place = device_of("cpu" if int8 and device is None else device)
+    if int8 and place.type != "cpu":
+        raise ValueError(f"int8 is for a CPU, got device {place}")
+    from regard.models.folder import open as open_folder  # after the checks: a wrong name is quick to be told
+
+    loaded = open_folder(path)
+    model = to_int8(loaded.model) if int8 else loaded.model.to(place)
+    return Translator(model, loaded.subwords, **_options(path, loaded.settings))
+
+
+def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool) -> Translator:
+    from regard.interop.ctranslate2 import CTranslate2Engine
+    from regard.models.folder import read_config
+
+    settings = read_config(path)
+    engine = CTranslate2Engine(path, device=None if device is None else str(device), int8=int8)
+    return Translator(None, engine.subwords, engine=engine, **_options(path, settings))
+
+
+def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a translator takes from config.toml."""
+    search = dict(settings.get("translate", {}))
+    split, protect = search.pop("split", None), search.pop("protect", True)
+    try:
+        Search.of(search)
+        patterns(protect)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path / 'config.toml'}: [translate]: {error}") from error
+    return {
+        "name": path.name,
+        "limit": settings.get("data", {}).get("max_tokens", LIMIT),
+        "split": split,
+        "align": settings.get("align"),
+        "search": search,
+        "protect": protect,
+        "lexicon": Lexicon.load(path / LEXICON) if (path / LEXICON).is_file() else None,
+    }
+
+
+def task_of(path: Path) -> str:
+    """What a model folder is for."""
+    from regard.models.folder import read_config
+
+    return str(read_config(path).get("task", "translation"))
+
+
+def refuse_other_tasks(path: Path, task: str) -> None:
+    """A folder of a task that is used in another way is told by name, and not by what is missing from it."""
+    found = task_of(path)
+    if found not in TASKS or TASKS[found].loads != TASKS[task].loads:
+        command = TASKS[found].command if found in TASKS else ""
+        how = f"`regard {command}` uses this one, " if command else ""
+        raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; {how}regard.load opens any")
+
+
+def device_of(device: str | torch.device | None) -> torch.device:
+    """The device of this name, by default the GPU if there is one."""
+    there = torch.cuda.is_available()
+    try:
+        place = torch.device(device or ("cuda" if there else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"device: expected cpu or cuda, got {device!r}") from None
+    if place.type == "cuda" and not there:
+        raise ValueError("device: there is no GPU that PyTorch can use; leave it out, or write cpu")
+    return place
+
+
+def what_is_odd(line: str) -> str:
+    """What is wrong with a line that is no text."""
+    if not isinstance(line, str):
+        raise TypeError(f"expected lines of text, got {type(line).__name__}")
+    try:
+        line.encode()
+        return ""
+    except UnicodeEncodeError as error:
+        return f"not Unicode text: a lone surrogate at character {error.start}"
+
+
+def _number(given: int | str, what: str = "head") -> int | None:
+    """The number of a head or a layer; None for the mean of all."""
+    if isinstance(given, str) and given != "mean":
+        raise ValueError(f"{what}: expected a number from 0, or mean, got {given!r}")
+    return None if isinstance(given, str) else given
+
+
+def _of_words(part: Attended, how: Mapping[str, Any]) -> Tensor:
+    """How much each word of a part of a translation looked at each word of its source; what no model read at none."""
+    if not part.source.ids or not part.target.ids:
+        return widened(torch.zeros(0, 0), part)
+    return widened(word_weights(part.weights, part.source.words, part.target.words, **how), part)
+
+
+def _whole(outputs: list[Output], kind: str) -> list[Output]:
+    """All of them, if there is no problem."""
+    for number, output in enumerate(outputs, 1):
+        if output.problem:
+            raise ValueError(f"{kind} {number}: {output.problem}")
+    return outputs
+
+
+def _filled(
+    row: list[Translation], good: list[Translation], new: list[Translation], *, ranked: bool
+) -> list[Translation]:
+    """As many translations as before: the good ones, and new ones in place of the others.
+
+    The best is first, if they are ranked; what was drawn has no rank, and stays in its place.
+    """
+    if ranked:
+        texts = {one.text for one in good}
+        more = sorted(new, key=lambda one: one.text in texts)[: len(row) - len(good)]  # others first
+        return sorted([*good, *more], key=lambda one: -one.score)
+    kept, others = {id(one) for one in good}, iter(new)
+    return [one if id(one) in kept else next(others) for one in row]
+
+
+def _note(line: str, subwords: int, parts: int) -> str:
+    """What a line over the limit was translated as."""
+    what = "sentences" if parts == len(sentences(line)) else "parts, some of them cut out of a sentence"
+    return f"{subwords:,} subwords: translated as {parts} {what}"
+
+
+def _by_line(jobs: list[_Job]) -> dict[int, list[int]]:
+    """The numbers of each line's jobs."""
+    grouped: dict[int, list[int]] = {}
+    for number, job in enumerate(jobs):
+        grouped.setdefault(job.line, []).append(number)
+    return grouped
+
+
+def batches_of(lengths: Sequence[int], tokens: int, lines: int | None = None) -> list[list[int]]:
+    """Indices of lines in batches of similar lengths, the longest first (memory runs out at once or never).
+
+    A batch has at most so many ``tokens``, padding included, and so many ``lines``.
+    """
+    if tokens < 1:
+        raise ValueError(f"batch_tokens: expected at least 1, got {tokens}")
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        room = batches and (lengths[batches[-1][0]] + 1) * (len(batches[-1]) + 1) <= tokens
+        if room and len(batches[-1]) != lines:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
