@@ -23,14 +23,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = [
-    "test_triton_additive",
-    "test_triton_offset",
-    "test_flex",
-    "test_guard",
-    "test_triton_loss",
-    "test_cuda_graphs",
+    "kernels/test_triton_additive",
+    "kernels/test_triton_offset",
+    "kernels/test_flex",
+    "kernels/test_guard",
+    "train/test_triton_loss",
+    "kernels/test_cuda_graphs",
 ]
-MARKED = ["test_guided"]  # of these only what is marked `gpu`
+MARKED = ["tasks/test_guided"]  # of these only what is marked `gpu`
 LARGE = ("full_size", "whole_loss", "grows_linearly", "repeat_to_the_bit")  # in the names of the large ones
 AT_ONCE = 3  # of the large ones: more of them have not enough memory
 PYTEST = [

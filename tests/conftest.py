@@ -84,6 +84,14 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def data(tmp_path):
+    """A folder with a toy corpus of numbers and the settings of a training."""
+    from resuming import corpus
+
+    return corpus(tmp_path)
+
+
 # --- a browser ---
 
 

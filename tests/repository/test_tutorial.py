@@ -13,7 +13,7 @@ import pytest
 from browsing import accessible, chromium
 from filelock import FileLock
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "hooks"))
 

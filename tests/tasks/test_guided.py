@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_train_resume import TOY, data, train, train_until, updates, weights  # noqa: F401, data is a fixture
+from resuming import TOY, train, train_until, weights
 
 import regard
 import regard.align as words
@@ -273,7 +273,8 @@ device = "cpu"
 def test_a_guided_head_aligns_long_before_any_other(tmp_path, monkeypatch):
     """AER below 5 after 200 updates, by the head that config.toml names; without guidance no head is near.
 
-    Sentences with "do" are left out: the aligner takes it for "ne", as any statistics would (tests/test_aligner.py).
+    Sentences with "do" are left out: the aligner takes it for "ne", as any statistics would
+    (tests/align/test_statistical.py).
     """
     some = [p for p in pairs(2400, seed=3) if not {"do", "does"} & {*p.english.split()}][:1600]
     grammar_files(tmp_path, some[:1500])
@@ -294,7 +295,7 @@ def test_a_guided_head_aligns_long_before_any_other(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_guided_run_that_was_killed_gives_the_same_weights(data):  # noqa: F811
+def test_a_guided_run_that_was_killed_gives_the_same_weights(data):
     (data / "toy.toml").write_text(TOY + "guided = 0.2\n")
     assert train(data, "--out", "whole")[0] == 0
     train_until(data, 8, "--out", "killed")

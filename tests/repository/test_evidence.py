@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PATHS = [str(ROOT / "benchmarks"), str(ROOT / "recipes" / "babi")]
 
 

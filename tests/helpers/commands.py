@@ -7,7 +7,7 @@ from pathlib import Path
 
 import toy
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOURCES, TARGETS, GOLD = (list(side) for side in zip(*toy.pairs(60, seed=1), strict=True))
 PAIRS = list(zip(SOURCES, TARGETS, strict=True))
 

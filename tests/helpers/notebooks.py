@@ -13,7 +13,7 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WAIT = 120  # seconds; a busy machine starts a kernel slowly
 
 # What a notebook shows: numbers that the tests compute as well.

@@ -22,7 +22,7 @@ from regard.align import (
     write_pharaoh,
 )
 
-HANSARDS = Path(__file__).parents[2] / "shared/data/hansards_word_alignment"
+HANSARDS = Path(__file__).parents[3] / "shared/data/hansards_word_alignment"
 LINKS = st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12)
 
 # --- from attention ---

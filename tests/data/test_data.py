@@ -18,7 +18,7 @@ from regard.data import Corpus, Files, JsonLines, Limits, Pairs, Report, Tsv, ba
 from regard.text import BOS, EOS, PAD, Subwords
 
 WORDS = ["the", "cat", "dog", "sat", "on", "mat", "le", "chat", "chien", "tapis", "sur", "assis", "été", "🐈"]
-MULTI30K = Path(__file__).parents[2] / "shared/data/multi30k/tok"
+MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k/tok"
 
 
 @cache

@@ -199,7 +199,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-o", "addopts=", {__file_
     env = os.environ | {
         "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features
     }  # fmt: skip
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert f"{4 * len(SIZES)} passed" in done.stdout

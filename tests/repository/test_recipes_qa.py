@@ -17,7 +17,7 @@ from regard.files.store import read_toml
 from regard.models import Transformer, TransformerConfig, folder
 from regard.tasks.qa.train import Settings
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 
 

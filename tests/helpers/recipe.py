@@ -5,7 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "en-fr-small"
+RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "en-fr-small"
 
 
 def script(name):

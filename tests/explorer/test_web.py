@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WEB, EXPLORER = ROOT / "web", ROOT / "regard" / "explorer"
 PAGE = EXPLORER / "page"
 BUILDS = ("page", "static", "widget")

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 import toy
-from test_train_resume import train_until, weights
+from resuming import train_until, weights
 from training import train
 
 import regard

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from commands import process
-from test_decode import EOS, Toy, enumerated, memory
+from enumeration import EOS, Toy, enumerated, memory
 
 import regard.decode._words as known_words
 from regard.decode import KnownWords, Limits, beam, greedy, sample

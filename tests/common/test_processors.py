@@ -17,7 +17,7 @@ from regard.common import processors
 from regard.common.processors import WORTH, quota, threads, usable
 from regard.files.store import DEFAULT
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
