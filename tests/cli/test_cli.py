@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from commands import ROOT
@@ -34,6 +36,44 @@ def damaged(model, path, name, change):
 def test_a_damaged_model(run, model, tmp_path, name, change, says):
     done = run("translate", "-m", damaged(model, tmp_path / "m", name, change), "x")
     assert done.code == 2 and says in done.err and "Traceback" not in done.err and done.out == b""
+
+
+def ended(model, number=None):
+    """The exit code of a command that answers line by line, after a signal, or when its output is read no more."""
+    program = [sys.executable, "-m", "regard", "translate", "-m", str(model), "--window", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(program, env=environment, **pipes) as running:
+        running.stdin.write(b"the dog\n")
+        running.stdin.flush()
+        assert running.stdout.readline()
+        if number is None:
+            running.stdout.close()
+            running.stdin.write(b"the dog\n")
+        else:
+            running.send_signal(number)
+            running.wait(60)
+        running.stdin.close()
+        assert b"Traceback" not in running.stderr.read()
+    return running.returncode
+
+
+def test_exit_codes_are_those_of_the_docs(run, model, tmp_path, monkeypatch):
+    import torch
+
+    from regard.tasks import _command, work
+    from regard.train import Diverged
+
+    text = (ROOT / "docs" / "cli.md").read_text().split("## Exit codes")[1]
+    told = {int(code): meaning for code, meaning in re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)}
+    assert [*told] == [0, 1, 2, 130, 143]
+    assert run("translate", "-m", model, "the dog").code == 0 and run("translate", "-m", "nix", "the dog").code == 2
+    assert ended(model) == 1 and "has gone" in told[1]
+    assert ended(model, signal.SIGINT) == 130 and "Ctrl-C" in told[130]
+    assert 128 - ended(model, signal.SIGTERM) == 143 and "SIGTERM" in told[143]
+    for error, meaning in ((Diverged("x"), "diverged"), (torch.OutOfMemoryError("x"), "no memory on the GPU")):
+        monkeypatch.setattr(_command, "train", Mock(side_effect=error))
+        assert _command.run(work("translation"), ["--out", str(tmp_path)]) == 1 and meaning in told[1]
 
 
 @pytest.mark.parametrize(
