@@ -8,6 +8,7 @@ import random
 import shutil
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,6 +272,23 @@ def test_a_translator_writes_known_words(without_cats: Translator, options: dict
     assert "chat" in words_of(free[0].text)
     if "sample" not in options:
         assert free[2].translations == outputs[2].translations  # it had known words alone
+
+
+def test_what_is_translated_again_is_so_in_one_batch(without_cats: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is of several batches: a batch of one costs nearly as much as one of many."""
+    calls, search, told = [], without_cats.engine.search, []
+
+    def counted(sources: list, *args: object, **how: Any) -> object:
+        calls.append((how["words"] is not None, [list(row) for row in sources]))
+        return search(sources, *args, **how)
+
+    monkeypatch.setattr(without_cats.engine, "search", counted)
+    rain = ["It is raining" + ", it is raining" * k + "." for k in range(3)]
+    without_cats.outputs([*SOURCES[:2], *rain * 2], batch_tokens=30, max_length=20, progress=told.append)
+    first, again = ([rows for known, rows in calls if known == k] for k in (False, True))
+    assert [len(rows) for rows in again] == [2] and calls[-1][0]
+    assert len({i for i, rows in enumerate(first) for row in rows if row in again[0]}) == 2
+    assert sum(told) == 8
 
 
 def test_of_several_those_that_are_known_stay(without_cats: Translator) -> None:
