@@ -34,13 +34,13 @@ import torch.nn.functional as F
 from _marian import Batch, marian, trainer_seconds, wait
 from torch import Tensor, nn
 
+from regard.common.ragged import Ragged
 from regard.data import Corpus, batches
 from regard.data.corpus import Part
 from regard.models.folder import make_model
 from regard.tasks.base.pairs import filled, tensors
 from regard.tasks.base.settings import Data, Fitted, Settings
 from regard.tasks.translation.train import Objective
-from regard.text.bpe import Ragged
 from regard.train import Ranks
 from regard.train.engine import Engine, GraphEngine
 

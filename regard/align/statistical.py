@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from regard.align.attention import Links, Method, symmetrize
+from regard.common.ragged import Integers, Ragged
 from regard.data import Corpus
-from regard.text.bpe import Integers, Ragged
 
 __all__ = ["Model", "align", "align_words", "best", "learn", "links_of", "words_of"]
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.common.mixing import line_keys, mix
+from regard.common.ragged import Integers, Ragged
 from regard.data.corpus import Corpus
-from regard.text.bpe import Integers, Ragged, line_keys, mix
 from regard.text.subwords import EOS, PAD
 
 Item = TypeVar("Item")

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from regard.common.mixing import line_keys
+from regard.common.ragged import Integers, Ragged
 from regard.data.readers import Pairs, Policy, Reader, Report, read
 from regard.files.whole import write_whole
-from regard.text.bpe import Chunks, Integers, Ragged, line_keys
+from regard.text.bpe import Chunks
 from regard.text.subwords import Subwords
 from regard.text.wordpiece import Cutter
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from regard.common.mixing import mix
+from regard.common.ragged import Integers
 from regard.data.readers import Bad, Reader, Row
-from regard.text.bpe import Integers, mix
 
 MOST, SHARE, FEWEST = 1000, 20, 10  # held out: one in 20 up to 1,000; where these are fewer than 10, none
 _DRAWN = 0x68656C64  # what the hash is for

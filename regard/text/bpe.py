@@ -18,74 +18,17 @@ import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[Any]
+from regard.common.mixing import mix
+from regard.common.ragged import Integers, Ragged
+
 Merges = Mapping[tuple[int, int], tuple[int, int]]  # (left id, right id) → (priority, 0 the best; merged id)
 
 CHUNK_BYTES = 32  # longer stretches without a space are cut between subwords of the plain segmentation
 MAX_NODES = 1 << 21  # several hundred MB; the graph is then begun afresh, with no effect on what is drawn
 _BLOCK = 1 << 20  # chunks drawn at a time
-
-
-class Ragged(NamedTuple):
-    """Rows of different lengths: row i is values[offsets[i] : offsets[i + 1]].
-
-    >>> rows = Ragged.of([[1, 2], [], [3]])
-    >>> rows.take(np.array([2, 0, 0])).lists()
-    [[3], [1, 2], [1, 2]]
-    """
-
-    values: Integers
-    offsets: Integers
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: Any = np.uint32) -> Ragged:
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        return cls(np.array([x for row in rows for x in row], dtype), offsets)
-
-    @property
-    def rows(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> Integers:
-        return np.diff(self.offsets)
-
-    def take(self, rows: Integers) -> Ragged:
-        """These rows, in this order."""
-        start = self.offsets[rows]
-        length = self.offsets[np.asarray(rows, np.int64) + 1] - start
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(length, out=offsets[1:])
-        return Ragged(self.values[np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], length)], offsets)
-
-    def spread(self, table: Ragged) -> Ragged:
-        """Every value replaced by that row of ``table``: chunks of lines become subwords of lines."""
-        flat = table.take(self.values)
-        return Ragged(flat.values, flat.offsets[self.offsets])
-
-    def lists(self) -> list[list[int]]:
-        return [self.values[a:b].tolist() for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
-
-
-def mix(key: Integers | int, value: Integers | int) -> Integers:
-    """64 random-looking bits for each (key, value): SplitMix64 (Steele et al. 2014) begun at ``key``."""
-    key, value = np.atleast_1d(np.asarray(key, np.uint64)), np.atleast_1d(np.asarray(value, np.uint64))
-    z: Integers = key + (value + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return z
-
-
-def line_keys(seed: int, epoch: int, side: int, lines: Integers) -> Integers:
-    """One key per line; see ``mix``."""
-    return mix(mix(mix(mix(seed % 2**64, epoch), side), lines), 0)
 
 
 class Chunks:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from regard.common.mixing import line_keys
+from regard.common.ragged import Integers, Ragged
 from regard.files.bounds import bytes_of, parsed_json
 from regard.files.whole import write_whole
-from regard.text.bpe import Chunks, Dropout, Integers, Merges, Ragged, line_keys
+from regard.text.bpe import Chunks, Dropout, Merges
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

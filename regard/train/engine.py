@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from regard.common.mixing import mix_all
 from regard.train.ranks import Ranks, accumulating
 from regard.train.settings import Settings
 
@@ -218,18 +219,7 @@ def _by_pace(parameters: Sequence[nn.Parameter], paces: Paces) -> dict[float, li
 
 def seed_dropout(seed: int, update: int, batch: int, ranks: Ranks) -> None:
     """Dropout depends on the seed and on where the run stands, not on what was drawn before."""
-    number = mix64(seed, update, batch, ranks.rank) >> 1
+    number = mix_all(seed, update, batch, ranks.rank) >> 1
     if ranks.device.type == "cuda":
         torch.cuda.default_generators[ranks.device.index].manual_seed(number)
     torch.default_generator.manual_seed(number)
-
-
-def mix64(*numbers: int) -> int:
-    """64 random-looking bits for these numbers (SplitMix64, Steele et al. 2014)."""
-    z = 0
-    for number in numbers:
-        z = (z + (number + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        z ^= z >> 31
-    return z

@@ -10,10 +10,10 @@ import torch
 import regard.align as words
 from regard.align import statistical
 from regard.align.statistical import align, align_words, best, learn, links_of, words_of
+from regard.common.ragged import Ragged
 from regard.data import Corpus, Pairs
 from regard.testing.grammar import pairs
 from regard.text import Subwords
-from regard.text.bpe import Ragged
 
 
 def rows(*lines):

@@ -10,6 +10,7 @@ from resuming import TOY, train, train_until, weights
 import regard
 import regard.align as words
 from regard.attention.call import log_weights
+from regard.common.ragged import Ragged
 from regard.data import Corpus, Pairs, batches
 from regard.files.store import read_toml
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
@@ -21,7 +22,6 @@ from regard.tasks.translation.guided import Guide, WordLinks, guided_loss
 from regard.tasks.translation.train import Objective, Translation, main
 from regard.testing.grammar import pairs
 from regard.text import PAD, Subwords
-from regard.text.bpe import Ragged
 from regard.train import Position, Ranks
 
 CPU = Ranks(0, 1, torch.device("cpu"))

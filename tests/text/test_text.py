@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 import regard.text.bpe
+from regard.common.mixing import line_keys
+from regard.common.ragged import Ragged
 from regard.files.whole import write_whole
-from regard.text.bpe import Ragged, line_keys, mix
 from regard.text.subwords import SPECIAL, Encoded, Subwords
 
 EN = ["two young , white males are outside near many bushes .", "a little girl climbing into a wooden playhouse ."] * 3
@@ -380,21 +381,3 @@ def test_dropout_refuses(subwords):
     for p in (1.0, -0.1):
         with pytest.raises(ValueError, match="at least 0 and below 1"):
             subwords.encode("a", dropout=p)
-
-
-def test_the_hash_spreads():
-    bits = mix(mix(7, np.arange(2000)), 1)
-    assert len(np.unique(bits)) == 2000
-    ones = np.unpackbits(bits.view(np.uint8)).mean()
-    assert abs(ones - 0.5) < 0.01
-    assert mix(0, 0)[0] == 0xE220A8397B1DCDAF, "SplitMix64's first number from seed 0"
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=6), st.data())
-def test_ragged_rows(rows, data):
-    ragged = Ragged.of(rows)
-    pick = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
-    assert ragged.lists() == rows and ragged.lengths.tolist() == [len(r) for r in rows] and ragged.rows == len(rows)
-    assert ragged.take(np.array(pick, np.int64)).lists() == [rows[i] for i in pick]
-    table = Ragged.of([[i] * (i % 3) for i in range(10)])
-    assert ragged.spread(table).lists() == [[x for i in r for x in [i] * (i % 3)] for r in rows]

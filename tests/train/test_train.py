@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from regard.data import Pairs, batches
 from regard.train import Position, Ranks, Settings, Silent, Step, fit, learning_rate, sequence_loss
-from regard.train.engine import Engine, mix64, seed_dropout
+from regard.train.engine import Engine, seed_dropout
 from regard.train.loop import _Run
 
 CPU = Ranks(0, 1, torch.device("cpu"))
@@ -232,7 +232,6 @@ def test_dropout_depends_on_where_the_run_stands_alone():
     assert torch.equal(draw(1, 5, 0), first)
     others = [draw(2, 5, 0), draw(1, 6, 0), draw(1, 5, 1)]
     assert not any(torch.equal(first, other) for other in others)
-    assert mix64(1, 2) != mix64(2, 1)
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from regard.common.mixing import line_keys
+from regard.common.ragged import Integers
 from regard.data import Report
 from regard.data.questions import Question
 from regard.tasks.qa.reading import Found, Piece, Room
-from regard.text.bpe import Integers, line_keys
 from regard.text.subwords import Encoded
 from regard.text.wordpiece import Cutter
 

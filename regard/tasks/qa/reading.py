@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.common.ragged import Integers
 from regard.data.batches import bucketed
 from regard.decode import NoProbabilities
-from regard.text.bpe import Integers
 
 WINDOW, STRIDE, LONGEST = 384, 128, 30  # tokens read at once; between windows; of an answer
 LEAST = 32  # of a window that are the context's
