@@ -32,7 +32,7 @@ from torch import Tensor
 
 from regard.kernels import operator
 from regard.kernels.gpu import additive as fused
-from regard.kernels.gpu.additive import Config, Rows, Tiles, TritonAdditive, _given
+from regard.kernels.gpu.additive import Config, Rows, Tiles, TritonAdditive, _arguments
 from regard.mask import Causal
 from regard.score.terms import Problem, TanhTerm, Terms
 
@@ -201,7 +201,7 @@ class Recorder:
     """The kernels' module, remembering every launch so that it can be timed alone."""
 
     def __init__(self) -> None:
-        self.kernels = _given._kernels()
+        self.kernels = _arguments._kernels()
         self.launches: list[tuple[str, dict[str, Any], Callable[[], Any]]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -219,12 +219,12 @@ class Recorder:
 
 
 def recorded(f: Callable[[], Any]) -> list[tuple[str, dict[str, Any], Callable[[], Any]]]:
-    recorder, real = Recorder(), _given._kernels
-    _given._kernels = lambda: recorder  # type: ignore[assignment]
+    recorder, real = Recorder(), _arguments._kernels
+    _arguments._kernels = lambda: recorder  # type: ignore[assignment]
     try:
         f()
     finally:
-        _given._kernels = real
+        _arguments._kernels = real
     return recorder.launches
 
 
@@ -404,14 +404,14 @@ def dot(dtype: str) -> dict[str, float]:
 def terms(config: Config | None) -> dict[str, Any]:
     """Time and error of the series by its number of terms, each forced upon the same data."""
     rows: dict[str, Any] = {}
-    real, table = _given._series, _given._series(torch.device("cuda", torch.cuda.current_device()), 4e-3)
+    real, table = _arguments._series, _arguments._series(torch.device("cuda", torch.cuda.current_device()), 4e-3)
     p, grad = make("bf16")
     exact = reference(p, grad, 0, torch.float64)[0]
     for row in range(3, len(table)):
         forced = table[row:].clone()
         forced[0, 0] = max(float(forced[0, 0]), 11.5) if row >= 4 else math.inf
         forced = torch.cat((forced, forced[-1:].expand(row, -1))).contiguous()
-        _given._series = lambda device, tolerance, forced=forced: forced  # type: ignore[assignment]
+        _arguments._series = lambda device, tolerance, forced=forced: forced  # type: ignore[assignment]
         try:
             run = TritonAdditive(config)
             out, _ = run.forward(p)
@@ -423,7 +423,7 @@ def terms(config: Config | None) -> dict[str, Any]:
             rows[str(int(table[row, 1]))] = {"ms": ms[0], "error": distance(out[:, 0], exact)}
             say(f"    {int(table[row, 1])} terms: {ms[0]:.4f} ms, output error {distance(out[:, 0], exact):.1e}")
         finally:
-            _given._series = real
+            _arguments._series = real
     return rows
 
 
@@ -517,7 +517,7 @@ def limits(dtype: str, rows: dict[str, Any] | None) -> None:
     ms = 1e3 * OPERATIONS * pairs / (lanes * CLOCK)
     if dtype != "fp32":
         p, _ = make(dtype)
-        given = _given.Given(p, fused.configure(p), fused.configure(p).forward_exact)
+        given = _arguments.Given(p, fused.configure(p), fused.configure(p).forward_exact)
         given.setup()
         terms_used = int(given.params[0].item())
         ms = 1e3 * (4 * terms_used + 4) * pairs / 790e12

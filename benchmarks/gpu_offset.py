@@ -38,7 +38,7 @@ from torch import Tensor
 
 import regard
 from regard.kernels.gpu import offset as triton_offset
-from regard.kernels.gpu.offset import Config, _given, _gradients
+from regard.kernels.gpu.offset import Config, _arguments, _gradients
 from regard.mask import Causal, Mask
 from regard.score import ALiBi, Dot, Location, Relative, Score, T5Bias
 from regard.score.terms import Keys, OffsetTerm, Problem
@@ -434,7 +434,7 @@ def decode_row(name: str, call: Callable[[], Any], size: int, floor: float) -> N
 
 def float32() -> None:
     """Exact float32 products against three TF32 ones on tensor cores."""
-    before = _given.PRECISION
+    before = _arguments.PRECISION
     q, k, v, grad = inputs(1, HEADS, 2048, DIM, torch.float32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     score = ready(Relative(DIM, 16), torch.float32)
@@ -445,13 +445,13 @@ def float32() -> None:
     exact = textbook(copy.deepcopy(score).double(), q.double(), k.double(), v.double(), False).detach()
     try:
         for precision in ("ieee", "tf32x3"):
-            _given.PRECISION = precision
+            _arguments.PRECISION = precision
             error = attempt(precision, lambda: relative_error(attend(), exact))
             say(f"float32 {precision}: error {error:.1e}")
             title = f"float32 {precision} 1x{HEADS} n=2048"
             attempt(title, lambda: timed(title, False, attend, [*leaves, *score.parameters()], grad))
     finally:
-        _given.PRECISION = before
+        _arguments.PRECISION = before
 
 
 # --- configurations ---
@@ -463,7 +463,7 @@ def launches(name: str, causal: bool, batch: int = BATCH, n: int = LENGTH) -> di
     q, k, v, grad = inputs(batch, n=n)
     with torch.no_grad():
         problem = problem_of(score, q, k, v, Causal() if causal else None)
-    kernel, given = triton_offset.TritonOffset(), _given.Given(problem)
+    kernel, given = triton_offset.TritonOffset(), _arguments.Given(problem)
     out, lse = kernel.forward(problem)
     stats = kernel.statistics(given, out, lse, grad)
     room = _gradients.Gradients(problem, given)

@@ -30,7 +30,7 @@ FILES = [
     "train/test_triton_loss",
     "kernels/test_cuda_graphs",
 ]
-MARKED = ["tasks/test_guided"]  # of these only what is marked `gpu`
+MARKED = ["tasks/test_guidance"]  # of these only what is marked `gpu`
 LARGE = ("full_size", "whole_loss", "grows_linearly", "repeat_to_the_bit")  # in the names of the large ones
 AT_ONCE = 3  # of the large ones: more of them have not enough memory
 PYTEST = [

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from regard.kernels.cpu_additive import warm_up
     from regard.kernels.reference import Steps
     from regard.score.terms import Keys
-    from regard.tasks.loading import load
+    from regard.tasks.load import load
     from regard.tasks.qa.answerer import Answerer
     from regard.tasks.summarization.summarizer import Summarizer
     from regard.tasks.translation.translator import Translator
@@ -65,7 +65,7 @@ _NAMES = {
     "Trace": "regard.trace",
     "Translator": "regard.tasks.translation.translator",
     "attend": "regard.attention.call",
-    "load": "regard.tasks.loading",
+    "load": "regard.tasks.load",
     "plan": "regard.attention.call",
     "record": "regard.trace",
     "steps": "regard.attention.call",

@@ -1,7 +1,7 @@
 """The command line: the only place that wires everything.
 
 ``regard translate`` is translate.py, and so on: a function whose arguments are the options and whose docstring is the
-help. _options.py has what several commands share, _given.py how they get what they are to work on.
+help. _options.py has what several commands share, _input.py the lines they read.
 
 What a user can mend (a missing file, a wrong option, a damaged model) is told in a line, with exit code 2; set
 REGARD_DEBUG to see where it came from. Imports that take time stand inside the commands.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli._console import answer_pictured, as_object, read_aloud, say, told
-from regard.cli._given import lines_given
+from regard.cli._input import lines_given
 from regard.cli._lines import Writer, whole_text
 from regard.cli._options import Device, OutFile, Strict, can_draw
 from regard.common.start import starting

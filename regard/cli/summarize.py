@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli._console import Job, sources_drawn, summary_pictured
-from regard.cli._given import documents_given
+from regard.cli._input import documents_given
 from regard.cli._lines import Writer, windows
 from regard.cli._options import BatchTokens, Device, Int8, OutFile, Strict, can_draw
 from regard.common.start import starting

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli._console import Job, drawn, pictured, printed, written
-from regard.cli._given import lines_given
+from regard.cli._input import lines_given
 from regard.cli._lines import Writer, lines_of, paired, windows
 from regard.cli._options import (
     DEFAULT_MODEL,

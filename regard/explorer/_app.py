@@ -17,19 +17,19 @@ from starlette.routing import Route
 
 from regard.explorer import api, shapes
 from regard.explorer._wire import Arguments, body, no_route, parameters, refused, to_bytes, to_json, unless_gone
-from regard.explorer.answering import Asked
 from regard.explorer.answers import Answers, Tile
-from regard.explorer.batching import Line
 from regard.explorer.limits import Limits
 from regard.explorer.metrics import Metrics
 from regard.explorer.models import Key, Models
 from regard.explorer.page import File
+from regard.explorer.qa import Asked
+from regard.explorer.queue import Line
 from regard.explorer.schema import Invalid, checked
 from regard.explorer.security import App, Gate, Hosts
-from regard.explorer.summarizing import Way
+from regard.explorer.summarization import Way
 from regard.explorer.traces import Recent, Traces
-from regard.explorer.translating import Recorded
-from regard.explorer.translating import Request as Wanted
+from regard.explorer.translation import Recorded
+from regard.explorer.translation import Request as Wanted
 from regard.tasks.search import SummarySearch
 from regard.trace import wanted
 

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from regard.decode import NoProbabilities
 from regard.explorer import api
 from regard.explorer.answers import Unable
-from regard.explorer.batching import Busy, Closing, Late
 from regard.explorer.limits import Limits
+from regard.explorer.queue import Busy, Closing, Late
 from regard.explorer.schema import Empty, Invalid, from_text
 
 Arguments = dict[str, Any]

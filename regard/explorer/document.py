@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.explorer.opening import Opening, Place
-from regard.explorer.packing import Packer, length, text
+from regard.explorer.initial_view import Opening, Place
+from regard.explorer.packer import Packer, length, text
 from regard.explorer.scores import formula, terms
 from regard.trace import Trace
 from regard.trace._call import Call

@@ -16,7 +16,7 @@ from typing import Any
 
 from regard.explorer.answers import NOTHING, Answers
 from regard.explorer.document import ROOM, document, refuse_long
-from regard.explorer.opening import opening
+from regard.explorer.initial_view import opening
 from regard.explorer.view import record
 from regard.files.whole import write_whole
 from regard.tasks.translation.output import Output

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from regard.explorer.answering import Reads
 from regard.explorer.answers import Unable
+from regard.explorer.qa import Reads
 from regard.explorer.schema import Invalid
-from regard.explorer.summarizing import Summarizes
-from regard.explorer.translating import Translates
-from regard.tasks.loading import load
+from regard.explorer.summarization import Summarizes
+from regard.explorer.translation import Translates
+from regard.tasks.load import load
 from regard.tasks.qa.answerer import Answerer
 from regard.tasks.summarization.summarizer import Summarizer
 from regard.tasks.translation.translator import Translator

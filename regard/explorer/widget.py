@@ -15,8 +15,8 @@ from typing import Any
 from regard.explorer import api, shapes
 from regard.explorer.answers import SHOWN, Answers, Unable
 from regard.explorer.document import has_rollout
+from regard.explorer.initial_view import opening
 from regard.explorer.limits import Limits
-from regard.explorer.opening import opening
 from regard.explorer.schema import Invalid, checked, from_text
 from regard.explorer.view import Recording
 from regard.trace import Trace

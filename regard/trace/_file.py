@@ -14,8 +14,8 @@ from regard.files.store import Damaged, read_tensors, write_tensors
 from regard.mask import KINDS, Mask, build, unknown
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call
-from regard.trace._sound import check_call, check_numbers, made
 from regard.trace._trace import Trace
+from regard.trace._validate import check_call, check_numbers, made
 
 VERSION = 1
 TYPES: dict[str, type] = {t.__name__: t for t in (Problem, Terms, DotTerm, TanhTerm, OffsetTerm, BiasTerm, KeyTerm)}

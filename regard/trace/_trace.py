@@ -18,9 +18,9 @@ from regard.attention.positions import Positions
 from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
+from regard.trace._missed import SEEN, told, unseen
 from regard.trace._tiles import pooled
 from regard.trace._towers import towers
-from regard.trace._unseen import SEEN, told, unseen
 from regard.trace._walk import mapped
 
 KINDS = ("self", "decoder", "cross")

@@ -18,9 +18,9 @@ from serving import Client, save_models, serving
 import regard
 from regard import cli
 from regard.explorer import _server
-from regard.explorer.batching import Busy, Closing, Late, Line
 from regard.explorer.metrics import Metrics
 from regard.explorer.models import Models
+from regard.explorer.queue import Busy, Closing, Late, Line
 
 ROOT = Path(regard.__file__).parent.parent
 POST = (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import regard
 from regard.explorer import document, export
 from regard.explorer.answers import Answers
-from regard.explorer.packing import Packer
+from regard.explorer.packer import Packer
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 from regard.score import Additive, ALiBi, Bilinear, Cosine, Dot, General, Location, Relative, Rotary, Softcap, T5Bias
 

@@ -9,7 +9,7 @@ import torch
 from regard.interop import bert
 from regard.models import Transformer, TransformerConfig
 from regard.tasks.qa.answerer import Answerer
-from regard.tasks.qa.reading import padded
+from regard.tasks.qa.spans import padded
 from regard.text.wordpiece import WordPiece, load_subwords
 
 transformers = pytest.importorskip("transformers")

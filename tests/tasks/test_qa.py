@@ -15,7 +15,7 @@ from regard.evaluate.squad import quality
 from regard.models import Reader, ReaderConfig
 from regard.models import reader as reader_module
 from regard.tasks.qa.answerer import Answer, Answerer, whole
-from regard.tasks.qa.reading import Found, Span
+from regard.tasks.qa.spans import Found, Span
 from regard.tasks.qa.train import WORK, Settings, main
 from regard.text import Subwords
 from regard.text.wordpiece import WordPiece

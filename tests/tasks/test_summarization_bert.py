@@ -118,7 +118,7 @@ def test_the_command_and_the_explorer_show_it(run, place, summarizer):
     giver, _, taker, _ = WANTED.split()
     drawn = done.out.decode()
     assert done.lines[0] == WANTED and f"[{giver}] brings [{taker}]" in drawn and f"[{giver}:]" in drawn
-    from regard.explorer.summarizing import Summarizes, Way
+    from regard.explorer.summarization import Summarizes, Way
 
     (told,) = Summarizes(summarizer).run("m", Way(2, None), [CHAT])
     assert told["summary"] == WANTED

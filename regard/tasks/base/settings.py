@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 from regard.align.attention import Method
 from regard.data import Files, JsonLines, Reader, Tsv, read
-from regard.data.held import Split, hold_out
+from regard.data.heldout import Split, hold_out
 from regard.models.folder import KINDS
 from regard.train import Mismatch, Table
 from regard.train import Settings as LoopSettings
@@ -31,7 +31,7 @@ class PairData(Table):
     ``bad`` lines are refused ("raise") or counted and left out ("skip"). Pairs longer than ``max_tokens`` subwords a
     side, or with one side more than ``max_ratio`` times the other, are left out. ``cache`` is a folder in which the
     tokenised corpus is kept. Where there is nothing to validate on, ``held_out`` of the training pairs are (None: one
-    in 20, at most 1,000; 0: none), see :mod:`regard.data.held`.
+    in 20, at most 1,000; 0: none), see :mod:`regard.data.heldout`.
 
     A subclass says where the pairs are: :meth:`training` and :meth:`validation`.
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.align.attention import by_word
 from regard.decode import named
 from regard.files.store import find
-from regard.tasks.qa.reading import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
+from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
 from regard.tasks.translation.translator import device_of, refuse_other_tasks
 from regard.text.graphemes import border
 from regard.text.subwords import Encoded, checked
@@ -56,7 +56,7 @@ class Answer:
 class Answerer:
     """Answers questions with a reader. Make one with :func:`load`.
 
-    ``window`` and ``stride`` say how much is read at once (:class:`regard.tasks.qa.reading.Room`),
+    ``window`` and ``stride`` say how much is read at once (:class:`regard.tasks.qa.spans.Room`),
     ``longest`` how many subwords
     an answer may have, and ``abstains`` whether the model was taught that a context may not tell.
     """

@@ -12,7 +12,7 @@ from regard.common.mixing import line_keys
 from regard.common.ragged import Integers
 from regard.data import Report
 from regard.data.questions import Question
-from regard.tasks.qa.reading import Found, Piece, Room
+from regard.tasks.qa.spans import Found, Piece, Room
 from regard.text.subwords import Encoded
 from regard.text.wordpiece import Cutter
 

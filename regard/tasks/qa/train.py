@@ -24,7 +24,7 @@ from torch import Tensor
 from regard.common.module import Module
 from regard.data import Report
 from regard.data.batches import bucketed
-from regard.data.held import FEWEST, default, whole_groups
+from regard.data.heldout import FEWEST, default, whole_groups
 from regard.data.questions import Question, read_questions
 from regard.evaluate.squad import quality
 from regard.models.folder import make_model
@@ -43,7 +43,7 @@ from regard.tasks.base.settings import (
 )
 from regard.tasks.base.settings import Settings as AnySettings
 from regard.tasks.qa.questions import Asked, Lessons, texts_of
-from regard.tasks.qa.reading import LONGEST, STRIDE, WINDOW, Room, padded, read
+from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, Room, padded, read
 from regard.text.subwords import Subwords
 from regard.text.wordpiece import Cutter, load_subwords
 from regard.train import Outcome, Position, Progress, Ranks, Step, Table

@@ -23,7 +23,7 @@ from regard.tasks.base import command, run
 from regard.tasks.base.card import model_card
 from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured, without_padding
 from regard.tasks.base.settings import Data, Fitted, Settings
-from regard.tasks.translation.guided import Guide, WordLinks, guided_loss, word_links
+from regard.tasks.translation.guidance import Guide, WordLinks, guided_loss, word_links
 from regard.tasks.translation.heads import best_head
 from regard.tasks.translation.start import going_on, kept_tables, started
 from regard.text.subwords import PAD

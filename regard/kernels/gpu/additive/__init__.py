@@ -30,9 +30,9 @@ GHz. Per pair and dim, of the inner loops' machine code at d = 64, and the least
 
 Softmax and the products with the values come on top. What tiles need of memory is asked for one tile ahead.
 
-The GPU code is in ``_device``. Beside it is what it is given: ``_config`` the block sizes, ``_masks`` and ``_given``
-the arguments, ``_forward`` and ``_backward`` the launches. The workspace of the backward pass holds dS for as many
-heads and keys as fit into WORKSPACE bytes.
+The GPU code is in ``_device``. Beside it: ``_config`` has the block sizes, ``_masks`` and ``_arguments`` the arguments,
+``_forward`` and ``_backward`` the launches. The workspace of the backward pass holds dS for as many heads and keys as
+fit into WORKSPACE bytes.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from torch import Tensor
 from regard.kernels import operator
 from regard.kernels._additive import readable, refuses_terms
 from regard.kernels.gpu.additive import _forward
+from regard.kernels.gpu.additive._arguments import Given
 from regard.kernels.gpu.additive._backward import WORKSPACE, Backward
 from regard.kernels.gpu.additive._config import (
     FEW,
@@ -57,7 +58,6 @@ from regard.kernels.gpu.additive._config import (
     configure,
     padded,
 )
-from regard.kernels.gpu.additive._given import Given
 from regard.kernels.gpu.additive._masks import Seen
 from regard.kernels.gpu.launch import interpreted, on
 from regard.score.terms import Problem

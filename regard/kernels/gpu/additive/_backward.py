@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.kernels.gpu.additive._arguments import Given, strides
 from regard.kernels.gpu.additive._config import options
-from regard.kernels.gpu.additive._given import Given, strides
 from regard.kernels.operator import sum_to
 from regard.score.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.kernels.gpu.additive._arguments import Given, batch_stride, strides
 from regard.kernels.gpu.additive._config import options
-from regard.kernels.gpu.additive._given import Given, batch_stride, strides
 from regard.kernels.gpu.launch import power
 
 

@@ -3,9 +3,9 @@
     e_ij = softcap(scale · q_i·k_j) + table[i, clip(j − position(i))] − slope · |beyond the clip| + c_j
 
 covers Shaw's relative keys (a table per query), T5 (one per head), ALiBi (one entry and a slope) and Location alone (no
-dot product). The GPU code is in ``_device``. Beside it is what it is given: ``_config`` the tiles, ``_masks`` and
-``_given`` the arguments, ``_gradients`` what is written; the launches are here. A GPU without triton, or a problem that
-is refused, is left to ``blockwise``.
+dot product). The GPU code is in ``_device``. Beside it: ``_config`` has the tiles, ``_masks`` and ``_arguments`` the
+arguments, ``_gradients`` what is written; the launches are here. A GPU without triton, or a problem that is refused, is
+left to ``blockwise``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from regard.kernels import operator
 from regard.kernels.gpu.launch import interpreted, launchers, on, power
+from regard.kernels.gpu.offset._arguments import FURTHEST, WORD, Given, per_head, rows_of, strides
 from regard.kernels.gpu.offset._config import LARGEST, Config, configure, properties, split_keys
-from regard.kernels.gpu.offset._given import FURTHEST, WORD, Given, per_head, rows_of, strides
 from regard.kernels.gpu.offset._gradients import Gradients, heads_at_once, own_tables
 from regard.kernels.gpu.offset._masks import Seen
 from regard.kernels.operator import sum_to

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernels.gpu.offset._given import Given
+from regard.kernels.gpu.offset._arguments import Given
 from regard.kernels.operator import sum_to
 from regard.score.terms import DotTerm, KeyTerm, OffsetTerm, Problem, Term, Terms
 

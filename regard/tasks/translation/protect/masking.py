@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.align.attention import Link
 from regard.tasks.translation.output import Attended, Translation
-from regard.tasks.translation.protect.placing import Mark, Part, gaps, in_order, placed, written
+from regard.tasks.translation.protect.placement import Mark, Part, gaps, in_order, placed, written
 from regard.tasks.translation.protect.spans import Protection, Span
 from regard.text.segments import Place
 from regard.text.subwords import Encoded, word_numbers

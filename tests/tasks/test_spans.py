@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.decode import NoProbabilities
 from regard.models import Reader, ReaderConfig
-from regard.tasks.qa.reading import Room, owners, padded, read, windows
+from regard.tasks.qa.spans import Room, owners, padded, read, windows
 
 SCORES = ["trilinear", "dot", "additive", "general", "bilinear", "cosine", "relative", "location"]
 

@@ -18,7 +18,7 @@ from regard.models.folder import make_model
 from regard.score import Additive, Dot, Location, PerHead, Relative, Rotary
 from regard.tasks.base.pairs import filled
 from regard.tasks.base.settings import Data, Fitted, Settings, Training
-from regard.tasks.translation.guided import Guide, WordLinks, guided_loss
+from regard.tasks.translation.guidance import Guide, WordLinks, guided_loss
 from regard.tasks.translation.train import Objective, Translation, main
 from regard.testing.grammar import pairs
 from regard.text import PAD, Subwords

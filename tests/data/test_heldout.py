@@ -11,7 +11,7 @@ import torch
 import toy
 
 from regard.data import Files, Pairs, read
-from regard.data.held import chosen, default, hold_out, key
+from regard.data.heldout import chosen, default, hold_out, key
 from regard.files.store import read_toml
 from regard.tasks.base.settings import Data, Settings
 from regard.tasks.qa.train import Data as Questions
