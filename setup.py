@@ -19,6 +19,7 @@ def absolute(text: str, repository: str) -> str:
         kind = "raw" if link["text"].startswith("!") else "blob"
         return f"{link['text']}({repository}/{kind}/main/{link['target']})"
 
+    text = re.sub(r'(<img [^>]*src=")(?![a-z]+:)', rf"\1{repository}/raw/main/", text)
     return LINK.sub(replace, text)
 
 

@@ -348,7 +348,7 @@ def test_the_readme_can_be_read_outside_the_repository():
     import setup
 
     base, text = setup.repository(), (ROOT.parent / "README.md").read_text("utf-8")
-    links = re.findall(r"\]\(([^)\s]+)\)", setup.absolute(text, base))
+    links = re.findall(r"(?:\]\(|src=\")([^)\"\s]+)", setup.absolute(text, base))
     ours = [link.removeprefix(base) for link in links if link.startswith(base)]
     assert all(link.startswith(("https://", "#")) for link in links) and len(ours) > 10
     for link in ours:
