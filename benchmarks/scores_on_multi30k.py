@@ -42,7 +42,7 @@ import regard.align as align
 from regard.align.statistical import align_words
 from regard.data import Corpus, Limits
 from regard.evaluate import evaluate
-from regard.files.store import read_toml, to_toml
+from regard.files.toml import read_toml, to_toml
 from regard.files.whole import write_whole
 from regard.models.folder import make_model
 from regard.tasks.base.settings import Fitted, Settings

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from evaluate import scores, some_of, test_sets, translations
 
 from regard.data import Corpus, Limits
-from regard.files.store import read_toml, to_toml
+from regard.files.toml import read_toml, to_toml
 from regard.tasks.base.settings import Settings
 from regard.text import Subwords
 

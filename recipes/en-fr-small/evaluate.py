@@ -33,7 +33,7 @@ from prepare import attribution, rows
 from texts import key, unheard, words
 
 import regard.align as align
-from regard.files.store import read_toml
+from regard.files.toml import read_toml
 from regard.text.lexicon import FILE as LEXICON
 
 INVENTED = "invented words in a thousand"

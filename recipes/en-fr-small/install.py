@@ -75,7 +75,7 @@ def install(model: Path, to: Path, translate: Mapping[str, Any], align: Mapping[
 
 def _write(new: Path, model: Path, loaded: Any, table: Mapping[str, Any]) -> None:
     """The new folder; what is in int8 already stays as it is."""
-    from regard.files.store import read_tensors
+    from regard.files.tensors import read_tensors
     from regard.models.folder import save, write_config
 
     if read_tensors(model / "model.safetensors")[1].get("store") == "int8":

@@ -60,7 +60,7 @@ def join(parts: Sequence[Path], into: Path) -> Path:
 
 def slim(run: Path, into: Path) -> Path:
     """An unfinished run without Adam's moments, weights in float16; it can be gone on with as it is."""
-    from regard.files.store import read_tensors, write_tensors
+    from regard.files.tensors import read_tensors, write_tensors
 
     states = sorted((run / "checkpoints").glob("state-*.safetensors"))
     if not states:

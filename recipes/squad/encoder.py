@@ -17,7 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from regard.files.store import read_tensors, read_toml, write_tensors
+from regard.files.tensors import read_tensors, write_tensors
+from regard.files.toml import read_toml
 from regard.models.folder import FORMAT, quantize, save, unpack
 from regard.models.folder import open as open_folder
 from regard.models.folder import pack as packed

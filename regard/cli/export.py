@@ -32,6 +32,6 @@ def export(
     if format != "ctranslate2":
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")
     with starting():
-        from regard.files.store import find
+        from regard.files.bundled import find
         from regard.interop import ctranslate2
     ctranslate2.export(find(model), out, positions=positions)

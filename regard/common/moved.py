@@ -1,6 +1,7 @@
 """Old places of modules that have moved: they import for one more release, with a DeprecationWarning.
 
 ``regard.folder``, say, is :mod:`regard.models.folder`: the same module, so that what is set on one is seen in both.
+Where a module was split, as ``regard.store`` was, the old one has the names of all parts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MOVED = {
+MOVED: dict[str, str | tuple[str, ...]] = {
     "regard.aligner": "regard.align.statistical",
     "regard.answerer": "regard.tasks.qa.answerer",
     "regard.attend": "regard.attention.call",
@@ -36,7 +37,7 @@ MOVED = {
     "regard.segments": "regard.text.segments",
     "regard.spelling": "regard.text.recasing",
     "regard.squad": "regard.evaluate.squad",
-    "regard.store": "regard.files.store",
+    "regard.store": ("regard.files.tensors", "regard.files.toml", "regard.files.bundled"),
     "regard.summarizer": "regard.tasks.summarization.summarizer",
     "regard.terms": "regard.score.terms",
     "regard.translator": "regard.tasks.translation.translator",
@@ -53,8 +54,16 @@ class _Old(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Python takes what stands in ``sys.modules`` afterwards."""
         old = module.__name__
-        warnings.warn(f"{old} has moved: import {MOVED[old]}", DeprecationWarning, stacklevel=2)
-        sys.modules[old] = importlib.import_module(MOVED[old])
+        new = MOVED[old]
+        if isinstance(new, str):
+            warnings.warn(f"{old} has moved: import {new}", DeprecationWarning, stacklevel=2)
+            sys.modules[old] = importlib.import_module(new)
+            return
+        warnings.warn(f"{old} was split: import {', '.join(new)}", DeprecationWarning, stacklevel=2)
+        for part in new:
+            vars(module).update(
+                (name, x) for name, x in vars(importlib.import_module(part)).items() if name[:2] != "__"
+            )
 
 
 def install() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.explorer.answers import Answers
-from regard.files.store import Damaged
+from regard.files.whole import Damaged
 from regard.trace import load
 
 

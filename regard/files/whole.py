@@ -1,10 +1,18 @@
-"""A file is written whole or not at all."""
+"""A file is written whole or not at all.
+
+It is written beside its place, forced to disk and then renamed, so that a process killed at any moment leaves the old
+file or the new one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from pathlib import Path
+
+
+class Damaged(ValueError):
+    """A file that is not what was written: cut short, changed, or of another kind."""
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.files.kinds import Count, Index, check, hints_of
-from regard.files.store import Damaged, Shapes, read_tensors, read_toml, write_tensors, write_toml
-from regard.files.whole import write_whole
+from regard.files.tensors import Shapes, read_tensors, write_tensors
+from regard.files.toml import read_toml, write_toml
+from regard.files.whole import Damaged, write_whole
 from regard.models import (
     PointerConfig,
     PointerTransformer,

@@ -6,7 +6,7 @@ import importlib
 import os
 from typing import Any
 
-from regard.files.store import DEFAULT, find
+from regard.files.bundled import DEFAULT, find
 from regard.tasks import entry
 from regard.tasks.translation.translator import task_of
 

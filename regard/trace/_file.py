@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.files.kinds import check
-from regard.files.store import Damaged, read_tensors, write_tensors
+from regard.files.tensors import read_tensors, write_tensors
+from regard.files.whole import Damaged
 from regard.mask import KINDS, Mask, build, unknown
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from regard.files.kinds import Total, check_fields
-from regard.files.store import Damaged, Shapes, read_tensors, write_tensors
+from regard.files.tensors import Shapes, read_tensors, write_tensors
+from regard.files.whole import Damaged
 
 FORMAT = 1
 

@@ -135,7 +135,7 @@ def test_a_traceback_can_be_had(run, monkeypatch):
 def test_what_is_bundled_is_told(run, tmp_path, monkeypatch):
     done = run("translate", "-m", "en-fr-smal", "hello")
     assert done.code == 2 and "en-fr-smal: there is no such model folder (bundled models: en-fr-small)" in done.err
-    monkeypatch.setattr("regard.files.store.BUNDLED", tmp_path / "nowhere")  # a part of the package was left out
+    monkeypatch.setattr("regard.files.bundled.BUNDLED", tmp_path / "nowhere")  # a part of the package was left out
     done = run("translate", "hello")
     assert done.code == 2 and "en-fr-small" in done.err and "no model is bundled" in done.err
 

@@ -10,7 +10,7 @@ import pytest
 import toy
 from commands import ROOT, SOURCES, process
 
-from regard.files.store import read_toml
+from regard.files.toml import read_toml
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from commands import SOURCES
 import regard
 from regard.common import processors
 from regard.common.processors import WORTH, quota, threads, usable
-from regard.files.store import DEFAULT
+from regard.files.bundled import DEFAULT
 
 ROOT = Path(__file__).parents[2]
 

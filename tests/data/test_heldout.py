@@ -12,7 +12,7 @@ import toy
 
 from regard.data import Files, Pairs, read
 from regard.data.heldout import chosen, default, hold_out, key
-from regard.files.store import read_toml
+from regard.files.toml import read_toml
 from regard.tasks.base.settings import Data, Settings
 from regard.tasks.qa.train import Data as Questions
 from regard.tasks.translation.train import train

@@ -524,7 +524,7 @@ def test_bad_files(files, tmp_path, capsys):
     (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "changed").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     (tmp_path / "text").write_text("no")
-    regard.files.store.write_tensors(tmp_path / "other", {"x": torch.ones(1)}, {"what": "model"})
+    regard.files.tensors.write_tensors(tmp_path / "other", {"x": torch.ones(1)}, {"what": "model"})
     Trace().save(tmp_path / "empty")
     reasons = {
         "cut": "cut short",

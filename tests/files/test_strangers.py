@@ -20,7 +20,9 @@ from serving import save_models, save_task_models
 
 import regard
 from regard.files.bounds import bytes_of, toml
-from regard.files.store import Damaged, read_tensors, read_toml, write_tensors
+from regard.files.tensors import read_tensors, write_tensors
+from regard.files.toml import read_toml
+from regard.files.whole import Damaged
 from regard.models import folder
 from regard.text import Subwords
 from regard.text.lexicon import Lexicon

@@ -8,7 +8,9 @@ import shutil
 import pytest
 import torch
 
-from regard.files.store import Damaged, read_tensors, read_toml, to_toml, write_tensors
+from regard.files.tensors import read_tensors, write_tensors
+from regard.files.toml import read_toml, to_toml
+from regard.files.whole import Damaged
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig, folder
 from regard.text import Subwords
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from recipe import RECIPE, got, put, script
 
-from regard.files.store import read_toml
+from regard.files.toml import read_toml
 from regard.text.lexicon import Lexicon
 
 prepare, texts, distill, parts, evaluate = map(script, ("prepare", "texts", "distill", "parts", "evaluate"))

@@ -10,7 +10,8 @@ from commands import PAIRS
 from recipe import RECIPE, put, script
 
 import regard
-from regard.files.store import read_tensors, read_toml, write_tensors, write_toml
+from regard.files.tensors import read_tensors, write_tensors
+from regard.files.toml import read_toml, write_toml
 from regard.models.folder import open as open_folder
 
 install, mix, parts, tune = map(script, ("install", "mix", "parts", "tune"))
@@ -89,7 +90,7 @@ def test_what_cannot_be_mixed_is_refused(model, tmp_path):
     with pytest.raises(ValueError, match=r"from 0 to 1, got 1\.5"):
         mix.mix(model, model, 1.5, tmp_path / "mixed")
     with pytest.raises(ValueError, match="have different subwords"):
-        mix.mix(model, regard.files.store.BUNDLED / regard.files.store.DEFAULT, 0.5, tmp_path / "mixed")
+        mix.mix(model, regard.files.bundled.BUNDLED / regard.files.bundled.DEFAULT, 0.5, tmp_path / "mixed")
     assert not (tmp_path / "mixed").exists()
 
 

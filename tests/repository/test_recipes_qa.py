@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from regard.data.questions import read_questions
-from regard.files.store import read_toml
+from regard.files.toml import read_toml
 from regard.models import Transformer, TransformerConfig, folder
 from regard.tasks.qa.train import Settings
 

@@ -15,7 +15,9 @@ from commands import ROOT, process
 
 import regard
 from regard.align import links, parse, pharaoh, quality
-from regard.files.store import BUNDLED, DEFAULT, read_tensors, read_toml
+from regard.files.bundled import BUNDLED, DEFAULT
+from regard.files.tensors import read_tensors
+from regard.files.toml import read_toml
 from regard.text.lexicon import words_of
 
 FOLDER = BUNDLED / DEFAULT

@@ -12,7 +12,7 @@ import regard.align as words
 from regard.attention.call import log_weights
 from regard.common.ragged import Ragged
 from regard.data import Corpus, Pairs, batches
-from regard.files.store import read_toml
+from regard.files.toml import read_toml
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 from regard.models.folder import make_model
 from regard.score import Additive, Dot, Location, PerHead, Relative, Rotary

@@ -10,7 +10,7 @@ from serving import save_models, serving
 
 import regard
 from regard.align import links
-from regard.files.store import BUNDLED, DEFAULT
+from regard.files.bundled import BUNDLED, DEFAULT
 from regard.tasks.translation.protect.spans import Protection
 from regard.text import Subwords
 from regard.text.segments import sentences

@@ -9,7 +9,7 @@ from resuming import train_until, weights
 from training import train
 
 import regard
-from regard.files.store import read_toml, write_toml
+from regard.files.toml import read_toml, write_toml
 from regard.models import folder
 from regard.tasks.translation.train import main
 

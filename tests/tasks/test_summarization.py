@@ -99,7 +99,7 @@ def test_validation_measures_rouge(tmp_path):
 
 @pytest.mark.parametrize("recipe", ["samsum/samsum", "samsum/samsum-lower", "scitldr/scitldr"])
 def test_settings_of_recipes_can_be_trained_with(recipe):
-    from regard.files.store import read_toml
+    from regard.files.toml import read_toml
     from regard.models.folder import make_model, pack
 
     given = Settings.from_tables(read_toml(ROOT / "recipes" / f"{recipe}.toml"))

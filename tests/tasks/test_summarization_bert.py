@@ -209,7 +209,7 @@ def test_mistakes_are_told(place, tmp_path):
 def test_settings_of_the_recipe_can_be_trained_with(place):
     from training import ROOT
 
-    from regard.files.store import read_toml
+    from regard.files.toml import read_toml
 
     tables = read_toml(ROOT / "recipes" / "samsum" / "samsum-minilm.toml")
     given = Settings.from_tables({**tables, "model": {**tables["model"], "pretrained": str(place / "bert")}})

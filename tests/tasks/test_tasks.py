@@ -10,7 +10,7 @@ import toy
 from training import ROOT, environment
 
 import regard
-from regard.files.store import read_toml, write_toml
+from regard.files.toml import read_toml, write_toml
 from regard.models.folder import KINDS, make_model
 from regard.tasks import TASKS, entry, work
 from regard.tasks.base.command import named, parse

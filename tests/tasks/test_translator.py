@@ -11,7 +11,7 @@ from commands import GOLD, PAIRS, SOURCES, TARGETS
 
 import regard
 from regard import align
-from regard.files.store import read_toml, write_toml
+from regard.files.toml import read_toml, write_toml
 from regard.tasks.translation.translator import Translator
 
 # --- the library ---

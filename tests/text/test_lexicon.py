@@ -18,7 +18,7 @@ from enumeration import EOS, Toy, enumerated, memory
 
 import regard.decode._words as known_words
 from regard.decode import KnownWords, Limits, beam, greedy, sample
-from regard.files.store import BUNDLED, DEFAULT
+from regard.files.bundled import BUNDLED, DEFAULT
 from regard.tasks.translation.translator import Translator, load
 from regard.text.lexicon import FILE, Lexicon, runs, words_of
 

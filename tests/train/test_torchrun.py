@@ -6,7 +6,7 @@ import pytest
 import torch
 import training
 
-from regard.files.store import read_tensors
+from regard.files.tensors import read_tensors
 
 TOY = """
 [data]

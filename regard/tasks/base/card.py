@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from regard.files.store import to_toml
+from regard.files.toml import to_toml
 from regard.train import Outcome
 
 LOSS = "`valid_loss` is the negative log-likelihood of a subword in nats"

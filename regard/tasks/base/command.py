@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.files.store import parse_value, read_toml
+from regard.files.toml import parse_value, read_toml
 from regard.tasks import TASKS, work
 from regard.tasks.base.run import Work, last_checkpoint, train
 from regard.tasks.base.settings import PRESETS

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.align.attention import by_word
 from regard.decode import named
-from regard.files.store import find
+from regard.files.bundled import find
 from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
 from regard.tasks.translation.translator import device_of, refuse_other_tasks
 from regard.text.graphemes import border

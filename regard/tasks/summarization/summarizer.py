@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.align.attention import by_word
 from regard.common.processors import threads
 from regard.decode import Hypothesis, named
-from regard.files.store import find
+from regard.files.bundled import find
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
 from regard.nn.int8 import weights

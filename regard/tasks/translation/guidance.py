@@ -25,7 +25,8 @@ from regard.align.attention import Method
 from regard.align.statistical import align, words_of
 from regard.common.ragged import Integers, Ragged
 from regard.data import Batch, Corpus
-from regard.files.store import Damaged, read_tensors, write_tensors
+from regard.files.tensors import read_tensors, write_tensors
+from regard.files.whole import Damaged
 from regard.text.subwords import PAD, Subwords
 from regard.train import Progress
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from regard.files.store import find
+from regard.files.bundled import find
 from regard.models.folder import Loaded
 from regard.models.folder import open as open_folder
 from regard.tasks.base.settings import OF_SUBWORDS, Settings

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.align.attention import Links, links, word_weights
 from regard.decode import KnownWords, named
 from regard.decode.engine import Engine, Found, TorchEngine
-from regard.files.store import DEFAULT, find
+from regard.files.bundled import DEFAULT, find
 from regard.nn import to_int8
 from regard.tasks import TASKS
 from regard.tasks.search import Search
