@@ -20,7 +20,7 @@ from typing import Any
 
 from regard.data.documents import with_references
 from regard.evaluate.rouge import rouge
-from regard.tasks.search import SummarySearch
+from regard.tasks.summarization.search import SummarySearch
 
 
 def read(path: Path, keys: tuple[str, str]) -> list[tuple[list[str], list[str]]]:

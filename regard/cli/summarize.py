@@ -12,7 +12,7 @@ from regard.cli._input import documents_given
 from regard.cli._lines import Writer, windows
 from regard.cli._options import BatchTokens, Device, Int8, OutFile, Strict, can_draw
 from regard.common.start import starting
-from regard.tasks.search import SummarySearch
+from regard.tasks.summarization.search import SummarySearch
 
 Beam = Annotated[int, typer.Option("--beam", "-b", min=1, help="Hypotheses kept open; 1 is greedy.")]
 

@@ -33,7 +33,7 @@ MOVED: dict[str, str | tuple[str, ...]] = {
     "regard.protect": "regard.tasks.translation.protect.translate",
     "regard.reading": "regard.tasks.qa.spans",
     "regard.rouge": "regard.evaluate.rouge",
-    "regard.search": "regard.tasks.search",
+    "regard.search": ("regard.decode.search", "regard.tasks.summarization.search"),
     "regard.segments": "regard.text.segments",
     "regard.spelling": "regard.text.recasing",
     "regard.squad": "regard.evaluate.squad",

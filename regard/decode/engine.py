@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-import regard.decode as decode
 from regard.common.processors import threads
+from regard.decode._common import score
+from regard.decode.search import Search
 from regard.models import RNNSeq2Seq
 from regard.nn.int8 import weights
 
 if TYPE_CHECKING:
-    from regard.decode import KnownWords
-    from regard.tasks.search import Search
+    from regard.decode._words import KnownWords
 
 Rows = Sequence[Sequence[int]]
 """Sentences in subwords, without start and end symbols."""
@@ -96,7 +96,7 @@ class TorchEngine:
     def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
         memory = self._encoded(sources)
         with threads(self._weights * sum(map(len, targets))):
-            found = decode.score(self.model, memory, self._ended(targets), attention=attention)
+            found = score(self.model, memory, self._ended(targets), attention=attention)
         return [Found(h.tokens.tolist(), h.score, h.score, h.attention) for h in found]
 
     @property

@@ -30,7 +30,7 @@ from regard.explorer.summarization import Way
 from regard.explorer.traces import Recent, Traces
 from regard.explorer.translation import Recorded
 from regard.explorer.translation import Request as Wanted
-from regard.tasks.search import SummarySearch
+from regard.tasks.summarization.search import SummarySearch
 from regard.trace import wanted
 
 Handler = Callable[[Arguments], Awaitable[Response]]

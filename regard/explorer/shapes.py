@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.explorer.limits import Limits
 from regard.explorer.schema import Schema
-from regard.tasks.search import SummarySearch
+from regard.tasks.summarization.search import SummarySearch
 
 SCORES = ("trained", "dot", "additive", "general", "bilinear", "location", "relative", "rotary")
 MEASURES = ("weights", "norms")  # of every trace; a row may also be of

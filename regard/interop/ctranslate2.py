@@ -33,7 +33,7 @@ from regard.text.subwords import BOS, EOS, PAD, UNK, Subwords
 
 if TYPE_CHECKING:
     from regard.decode import KnownWords
-    from regard.tasks.search import Search
+    from regard.decode.search import Search
 
 __all__ = ["CTranslate2Engine", "export", "to_spec"]
 

@@ -9,8 +9,9 @@ from serving import save_models, save_task_models, serving
 
 import regard
 from regard.decode import NoProbabilities
+from regard.decode.search import Search
 from regard.models import folder
-from regard.tasks.search import Search, SummarySearch
+from regard.tasks.summarization.search import SummarySearch
 from regard.tasks.translation.translator import batches_of
 
 SAYS = r"the model {} gives no probabilities \(NaN, or 0 for all that may come\)"

@@ -11,6 +11,7 @@ from commands import SOURCES, TARGETS
 import regard
 from regard import cli, decode
 from regard.decode.engine import TorchEngine
+from regard.decode.search import Search
 from regard.interop.ctranslate2 import CTranslate2Engine, export, to_spec
 from regard.models import (
     PointerConfig,
@@ -21,7 +22,6 @@ from regard.models import (
     TransformerConfig,
     folder,
 )
-from regard.tasks.search import Search
 from regard.text import EOS, UNK, Subwords
 
 ctranslate2 = pytest.importorskip("ctranslate2")

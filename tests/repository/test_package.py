@@ -311,6 +311,7 @@ def test_importing_pulls_in_nothing_optional():
 
 def test_torch_waits_until_it_is_needed():
     assert "torch" not in loaded_by("import regard")
+    assert "torch" not in loaded_by("from regard.tasks.summarization.search import SummarySearch")  # shown in helps
 
 
 def test_functions_that_are_named_as_their_modules_stay_functions():

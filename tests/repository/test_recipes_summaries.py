@@ -10,7 +10,7 @@ import chats
 import pytest
 from commands import ROOT
 
-from regard.tasks.search import SummarySearch
+from regard.tasks.summarization.search import SummarySearch
 
 
 def script(name):

@@ -22,11 +22,12 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.align.attention import by_word
 from regard.common.processors import threads
 from regard.decode import Hypothesis, named
+from regard.decode.search import Search
 from regard.files.bundled import find
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
 from regard.nn.int8 import weights
-from regard.tasks.search import Search, SummarySearch
+from regard.tasks.summarization.search import SummarySearch
 from regard.tasks.translation.translator import batches_of, device_of, refuse_other_tasks, what_is_odd
 from regard.text.recasing import Spelling, joined
 from regard.text.recasing import Word as Spelled
@@ -160,7 +161,7 @@ class Summarizer:
                 Bayes risk, Kumar and Byrne 2004, https://aclanthology.org/N04-1022); 0 takes the search's best.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of documents in it.
-            options: those of :class:`regard.tasks.search.SummarySearch`.
+            options: those of :class:`regard.tasks.summarization.search.SummarySearch`.
         """
         from regard.data.documents import flat  # here, since importing regard is to be quick
 

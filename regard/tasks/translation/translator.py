@@ -17,10 +17,10 @@ from torch import Tensor
 from regard.align.attention import Links, links, word_weights
 from regard.decode import KnownWords, named
 from regard.decode.engine import Engine, Found, TorchEngine
+from regard.decode.search import Search
 from regard.files.bundled import DEFAULT, find
 from regard.nn import to_int8
 from regard.tasks import TASKS
-from regard.tasks.search import Search
 from regard.tasks.translation.output import (
     Attended,
     Output,

@@ -1,4 +1,4 @@
-"""How a translation or a summary is looked for: the options of a search with their defaults, and running it.
+"""The options of a search with their defaults, and running it: beam search or sampling.
 
 Commands show the defaults in their help, so PyTorch is not imported before something is searched for.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from regard.files.kinds import check_fields
 
 if TYPE_CHECKING:
-    from regard.decode import Hypothesis, Limits
+    from regard.decode._common import Hypothesis, Limits
 
 MOST = 1024  # hypotheses of a sentence
 TOGETHER = 2**14  # hypotheses of all sentences of a batch
@@ -78,7 +78,7 @@ class Search:
     @property
     def limits(self) -> Limits:
         """``min_length`` and ``max_length``; without the latter twice the source, and a few more."""
-        from regard.decode import Limits
+        from regard.decode._common import Limits
 
         ratio = 2.0 if self.max_length is None else None
         return Limits(minimum=self.min_length, maximum=self.max_length, ratio=ratio)
@@ -95,13 +95,15 @@ class Search:
 
     def run(self, model: Any, memory: Any, number: int, **options: Any) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence; ``number`` tells batches apart."""
-        import regard.decode as decode
+        from regard.decode._beam import beam
+        from regard.decode._repeat import NoRepeat
+        from regard.decode._walk import sample
 
         limits = self.limits
-        model = decode.NoRepeat(model, self.no_repeat) if self.no_repeat else model
+        model = NoRepeat(model, self.no_repeat) if self.no_repeat else model
         if self.sample:
             seed = None if self.seed is None else (self.seed * 1_000_003 + number) % 2**63
-            return decode.sample(
+            return sample(
                 model,
                 memory,
                 samples=self.nbest,
@@ -112,18 +114,6 @@ class Search:
                 limits=limits,
                 **options,
             )
-        return decode.beam(
+        return beam(
             model, memory, beams=self.beam, best=self.nbest, alpha=self.length_penalty, limits=limits, **options
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SummarySearch(Search):
-    """How a summary is looked for; by the sum of log p alone, what is found is too short.
-
-    The defaults did best on the validation data of SAMSum and SciTLDR.
-    """
-
-    length_penalty: float = 2.0
-    max_length: int | None = 200
-    no_repeat: int = 3
