@@ -291,7 +291,7 @@ class CTranslate2Engine:
             self.subwords = Subwords.load(folder / "tokenizer.json")
             table = read_config(folder)["ctranslate2"]
             try:
-                self._run = ctranslate2.Translator(
+                self._translator = ctranslate2.Translator(
                     str(folder),
                     kind,
                     device_index=int(index or 0),
@@ -300,11 +300,19 @@ class CTranslate2Engine:
                 )
             except (RuntimeError, ValueError) as error:
                 raise ValueError(f"{path}: CTranslate2 cannot use it: {error}") from error
+        self._process = os.getpid()
         self.device = torch.device(kind, int(index)) if index else torch.device(kind)
         self.max_length: int | None = table["positions"]
         self.shown: tuple[int, int | None] | None = (table["layer"], table.get("head"))
         self._names = self.subwords.names()
         self._ids = {name: i for i, name in enumerate(self._names)}
+
+    @property
+    def _run(self) -> Any:
+        """CTranslate2's own translator, which computes in threads that the child of a fork does not have."""
+        if os.getpid() != self._process:
+            raise ValueError("the ctranslate2 engine cannot be used in the child of a fork: load the model there")
+        return self._translator
 
     def search(
         self,

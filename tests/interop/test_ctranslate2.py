@@ -1,12 +1,14 @@
 """Models written for CTranslate2 and run by it: the same weights, the same words, the same attention."""
 
 import io
+import os
+import subprocess
 import sys
 
 import pytest
 import torch
 import toy
-from commands import SOURCES, TARGETS
+from commands import ROOT, SOURCES, TARGETS
 
 import regard
 from regard import cli, decode
@@ -377,3 +379,32 @@ def test_without_ctranslate2_it_says_what_to_install(monkeypatch, model):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ImportError, match=r"pip install 'regard\[ctranslate2\]'"):
         regard.load(model, engine="ctranslate2")
+
+
+FORKED = """
+import os, signal, sys
+import regard
+
+translator = regard.load(sys.argv[1], device="cpu", engine="ctranslate2")
+translator.translate("the dog")
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    for call in (lambda: translator.translate("the dog"), lambda: translator.score([("the dog", "le chien")])):
+        try:
+            call()
+        except ValueError as error:
+            assert str(error) == "the ctranslate2 engine cannot be used in the child of a fork: load the model there"
+        else:
+            os._exit(1)
+    regard.load(sys.argv[1], device="cpu", engine="ctranslate2").translate("the dog")
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_the_child_of_a_fork_is_told_and_does_not_hang(model):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", FORKED, str(model)], env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
