@@ -27,6 +27,8 @@ def command() -> int:
     limit()
     try:
         return main()
+    except KeyboardInterrupt:  # while modules were imported
+        return 130
     finally:
         ending()
 

@@ -61,6 +61,7 @@ def ended(model, number=None):
 def test_exit_codes_are_those_of_the_docs(run, model, tmp_path, monkeypatch):
     import torch
 
+    import regard.__main__ as program
     from regard.tasks import work
     from regard.tasks.base import command
     from regard.train import Diverged
@@ -72,6 +73,9 @@ def test_exit_codes_are_those_of_the_docs(run, model, tmp_path, monkeypatch):
     assert ended(model) == 1 and "closed it" in told[1]
     assert ended(model, signal.SIGINT) == 130 and "Ctrl-C" in told[130]
     assert 128 - ended(model, signal.SIGTERM) == 143 and "SIGTERM" in told[143]
+    monkeypatch.setattr(program, "main", Mock(side_effect=KeyboardInterrupt))  # as if modules were still imported
+    monkeypatch.setattr(program, "own_process", lambda: None)
+    assert program.command() == 130
     for error, meaning in ((Diverged("x"), "diverged"), (torch.OutOfMemoryError("x"), "GPU ran out of memory")):
         monkeypatch.setattr(command, "train", Mock(side_effect=error))
         assert command.run(work("translation"), ["--out", str(tmp_path)]) == 1 and meaning in told[1]
