@@ -97,9 +97,11 @@ def visual(text: str) -> str:
     >>> [f"{ord(c):04x}" for c in visual("אב(12)")]
     ['0028', '0031', '0032', '0029', '05d1', '05d0']
     """
+    from regard.text.graphemes import clusters
+
     base = right_to_left([text])
     runs: list[tuple[bool, list[str]]] = []  # (from the right, clusters)
-    for cluster in _clusters(text):
+    for cluster in clusters(text):
         direction = unicodedata.bidirectional(cluster[0])
         if direction in ("EN", "AN", "L"):
             flipped = False
@@ -112,16 +114,6 @@ def visual(text: str) -> str:
         runs[-1][1].append(cluster)
     seen = ["".join(map(_mirrored, reversed(part))) if flipped else "".join(part) for flipped, part in runs]
     return "".join(reversed(seen) if base else seen)
-
-
-def _clusters(text: str) -> list[str]:
-    parts: list[str] = []
-    for char in text:
-        if parts and (unicodedata.combining(char) or char in _JOINERS):
-            parts[-1] += char
-        else:
-            parts.append(char)
-    return parts
 
 
 def _mirrored(cluster: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from regard.text.graphemes import border, width
+from regard.text.graphemes import border, clusters, width
 from regard.text.subwords import Encoded
 
 __all__ = ["Joint", "Place", "Segment", "gap", "segments", "sentence_places", "sentences"]
@@ -83,7 +83,10 @@ def gap(left: str, right: str) -> str:
     >>> gap("Un.", "Deux."), gap("一。", "二。")
     (' ', '')
     """
-    return "" if not left or not right or width(left[-1]) == width(right[0]) == 2 else " "
+    if not left or not right:
+        return ""
+    last = clusters(left[-8:])[-1]  # a letter with its marks
+    return "" if width(last) == width(right[0]) == 2 else " "
 
 
 def sentence_places(line: str) -> list[Place]:

@@ -22,7 +22,9 @@ JAMO = "\u1112\u1161\u11ab"  # 한 in three parts
         [JAMO, "\uae00", "a"],
         ["\uac00\u11a8", "\uac01", "\u1100\uac00", "b"],  # a tail joins a syllable without one, a lead the next
         ["न", "म", "स\u094d", "त\u0947"],
-        ["\r", "\n", " "],
+        ["\r\n", " ", "\n", "\u0301"],  # a mark does not join the end of a line
+        ["م\u200c", "خ", "a\u200d", "b"],  # a joiner belongs to the letter before it alone
+        ["ก\u0e33", "ｱﾞ", "\u0600" + "1", "2"],  # Thai and Japanese without marks by category; a sign before a number
     ],
 )
 def test_characters_are_whole(signs):
@@ -41,3 +43,6 @@ def test_nothing_and_widths():
     assert (
         width(FRANCE) == 2 and width("e\u0301") == 1 and width(JAMO) == 2 and width("\U0001f469\u200d\U0001f680") == 2
     )
+    assert width("1\ufe0f\u20e3") == width("\u2764\ufe0f") == width("😀") == 2 and width("\u2764") == 1
+    assert width("東京、ｱ") == 7 and width("\u0301") == width("\u200b") == 0
+    assert width("\x07") == width("\r\n") == 0 and width("a\x07b") == 2 and width("Tokyo") == 5

@@ -67,7 +67,8 @@ def test_a_cut_word_is_one_again():
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "between"), [("Un.", "Deux.", " "), ("一。", "二。", ""), ("Un.", "二。", " "), ("", "Un", "")]
+    ("left", "right", "between"),
+    [("Un.", "Deux.", " "), ("一。", "二。", ""), ("Un.", "二。", " "), ("", "Un", ""), ("か\u3099", "二", "")],
 )
 def test_what_belongs_between(left, right, between):
     assert gap(left, right) == between
