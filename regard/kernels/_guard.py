@@ -65,6 +65,21 @@ def _all_finite(*tensors: Tensor) -> bool:
         return False
 
 
+def not_finite(x: Tensor) -> Tensor:
+    """Which vectors have NaN or Inf in them."""
+    return _not_finite(_sum(x))
+
+
+def has_no_zero(x: Tensor) -> bool:
+    """Is it certain that no number is 0? It is not where data may not be looked at."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    try:
+        return bool(x.detach().all())
+    except RuntimeError:  # vmap allows no look at the data
+        return False
+
+
 def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 

@@ -78,12 +78,26 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     out = operator.once(out)
     if out.shape[-1] != p.v.shape[-1]:
         out = out[..., : p.v.shape[-1]]
+    if p.mask is None:
+        out = _spoil_lost(out, dot.q, dot.k)
     return _poison(out, p, seen, causal), None
 
 
 def dot(q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool = False) -> Tensor:
     """Plain dot-product attention of [B, H, L, D] tensors: what ``run`` comes to where there is nothing to prepare."""
-    return operator.once(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
+    out = operator.once(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
+    return out if causal else _spoil_lost(out, q, k)
+
+
+def _spoil_lost(out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """NaN in rows whose scores are all NaN: on a CPU PyTorch's kernel gives them 0, as if nothing were wrong."""
+    if out.device.type != "cpu" or guard.has_no_zero(out[..., 0]):
+        return out
+    bad_rows, bad_keys = guard.not_finite(q), guard.not_finite(k).any(-1, keepdim=True)
+    if bad_keys.shape[1] != bad_rows.shape[1]:
+        bad_keys = bad_keys.repeat_interleave(bad_rows.shape[1] // bad_keys.shape[1], 1)
+    lost = (out == 0).all(-1) & (bad_rows | bad_keys)
+    return out.masked_fill(lost[..., None], float("nan"))
 
 
 def _extras(p: Problem) -> bool:

@@ -161,6 +161,24 @@ def test_a_row_that_may_see_nan_is_nan(name, poison, where, backend):
     assert torch.equal(out.isnan().all(-1), bad) and torch.equal(out.isnan().any(-1), bad)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap of PyTorch's kernel
+@pytest.mark.parametrize("where", ["q", "k", "v", "all keys"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["dot", "rotary_sum", "general", "per_head"])
+def test_without_a_mask_a_row_that_sees_nan_is_nan(name, dtype, where, backend):
+    """PyTorch's kernel gives 0 to a row whose scores are all NaN, which looks as if nothing were wrong."""
+    made, inputs = score(name, SIZES).to(dtype), dict(zip("qkv", (x.to(dtype) for x in tensors(SIZES)), strict=True))
+    inputs[where[-1] if where in "qkv" else "k"][0, :, 2 if where in "qkv" else slice(None)] = torch.nan
+    bad = torch.zeros(2, 4, 5, dtype=torch.bool)
+    bad[0, :, 2 : 3 if where == "q" else None] = True
+    if where in ("k", "v", "all keys"):
+        bad[0] = True
+    out, _ = attend(**inputs, score=made, backend=backend)
+    assert torch.equal(out.isnan().any(-1), bad)
+    mapped = torch.vmap(lambda q, k, v: regard.attend(q[None], k[None], v[None], score=made)[0])(*inputs.values())
+    assert torch.equal(mapped.isnan().any(-1), bad)
+
+
 @pytest.mark.parametrize("where", ["q", "k", "v"])
 @pytest.mark.parametrize("mask", [Window(), Causal(), Lengths(7), Prefix(9)], ids=str)
 def test_nan_under_a_mask_that_hides_nothing(mask, where, backend):
