@@ -32,7 +32,7 @@ from torch import Tensor
 
 from regard.kernels import operator
 from regard.kernels.gpu import additive as fused
-from regard.kernels.gpu.additive import Config, Rows, Tiles, TritonAdditive, _arguments
+from regard.kernels.gpu.additive import AdditiveConfig, RowTiles, Tiles, TritonAdditive, _arguments
 from regard.mask import Causal
 from regard.score.terms import Problem, TanhTerm, Terms
 
@@ -49,7 +49,7 @@ CACHE = 65_536  # keys of a decoding step
 BANDWIDTH, CLOCK = 4.0e12, 1.755e9  # of an H200: bytes and cycles per second
 OPERATIONS = 3.0  # multiply-adds per pair and hidden dim, by fractions
 
-SWEEP: dict[str, tuple[str, str, list[Tiles | Rows]]] = {  # what of the Config: dtype, kernel, candidates
+SWEEP: dict[str, tuple[str, str, list[Tiles | RowTiles]]] = {  # what of the AdditiveConfig: dtype, kernel, candidates
     "forward_exact": (
         "fp32",
         "forward",
@@ -76,7 +76,12 @@ SWEEP: dict[str, tuple[str, str, list[Tiles | Rows]]] = {  # what of the Config:
     "pairs": (
         "fp32",
         "pair_gradients",
-        [Rows(64, 64, 4, registers=128), Rows(64, 64, 4), Rows(32, 64, 4), Rows(32, 64, 2, registers=128)],
+        [
+            RowTiles(64, 64, 4, registers=128),
+            RowTiles(64, 64, 4),
+            RowTiles(32, 64, 4),
+            RowTiles(32, 64, 2, registers=128),
+        ],
     ),
     "forward_series": (
         "bf16",
@@ -84,7 +89,7 @@ SWEEP: dict[str, tuple[str, str, list[Tiles | Rows]]] = {  # what of the Config:
         [Tiles(128, 256, 64, 8, 3), Tiles(128, 128, 64, 8, 3), Tiles(128, 128, 128, 8, 3)],
     ),
     "scores_series": ("bf16", "score_gradients", [Tiles(128, 64, 64, 4, 3), Tiles(128, 128, 64, 8, 3)]),
-    "features": ("bf16", "feature_gradients", [Rows(128, 64, 8, 64, 1, 4), Rows(128, 64, 8, 64, 1, 3)]),
+    "features": ("bf16", "feature_gradients", [RowTiles(128, 64, 8, 64, 1, 4), RowTiles(128, 64, 8, 64, 1, 3)]),
 }
 
 
@@ -133,7 +138,7 @@ def distance(x: Tensor, exact: Tensor) -> float:
     return float((x.double() - exact).norm() / exact.norm())
 
 
-def errors(p: Problem, grad: Tensor, config: Config | None = None) -> dict[str, float]:
+def errors(p: Problem, grad: Tensor, config: AdditiveConfig | None = None) -> dict[str, float]:
     """Of context and gradients against float64, of the first and the last head, the larger; and the textbook's."""
     kernel = TritonAdditive(config)
     torch.use_deterministic_algorithms(True)  # what is allocated is NaN
@@ -228,14 +233,14 @@ def recorded(f: Callable[[], Any]) -> list[tuple[str, dict[str, Any], Callable[[
     return recorder.launches
 
 
-def calls(dtype: str, config: Config | None, **shape: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def calls(dtype: str, config: AdditiveConfig | None, **shape: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
     p, grad = make(dtype, **shape)
     kernel = TritonAdditive(config)
     out, lse = kernel.forward(p)
     return lambda: kernel.forward(p), lambda: kernel.backward(p, out, lse, grad)
 
 
-def profile(dtype: str, config: Config | None) -> dict[str, Any]:
+def profile(dtype: str, config: AdditiveConfig | None) -> dict[str, Any]:
     """Every launch of a forward and a backward pass, timed alone."""
     rows: dict[str, Any] = {}
     for name, f in zip(("forward", "backward"), calls(dtype, config), strict=True):
@@ -251,13 +256,13 @@ def profile(dtype: str, config: Config | None) -> dict[str, Any]:
 # --- block sizes ---
 
 
-def jobs() -> Iterator[tuple[str, Tiles | Rows]]:
+def jobs() -> Iterator[tuple[str, Tiles | RowTiles]]:
     for field, (_, _, candidates) in SWEEP.items():
         for candidate in candidates:
             yield field, candidate
 
 
-def run_job(field: str, candidate: Tiles | Rows) -> list[tuple[str, dict[str, Any], Callable[[], Any]]]:
+def run_job(field: str, candidate: Tiles | RowTiles) -> list[tuple[str, dict[str, Any], Callable[[], Any]]]:
     dtype, kernel, _ = SWEEP[field]
     p, grad = make(dtype)
     config = replace(fused.configure(p), **{field: candidate})  # type: ignore[arg-type]
@@ -306,7 +311,7 @@ def sweep() -> dict[str, Any]:
     """The fastest candidate for each kernel, as the milliseconds of that kernel alone."""
     best: dict[str, Any] = {}
     for field, (_, kernel, candidates) in SWEEP.items():
-        rows: list[tuple[float, Tiles | Rows]] = []
+        rows: list[tuple[float, Tiles | RowTiles]] = []
         for candidate in candidates:
             try:
                 ms = sum(bench(again, 30) for _, _, again in run_job(field, candidate))
@@ -325,7 +330,7 @@ def sweep() -> dict[str, Any]:
     return best
 
 
-def best_config(best: dict[str, Any]) -> Config:
+def best_config(best: dict[str, Any]) -> AdditiveConfig:
     p, _ = make("bf16", 1, 64)
     config = replace(fused.configure(p), **best)
     say(f"  best: {config}")
@@ -335,7 +340,7 @@ def best_config(best: dict[str, Any]) -> Config:
 # --- what is measured ---
 
 
-def check(dtype: str, config: Config | None) -> dict[str, float]:
+def check(dtype: str, config: AdditiveConfig | None) -> dict[str, float]:
     found = errors(*make(dtype), config)
     line = "  ".join(f"{k} {v:.1e}" for k, v in found.items())
     say(f"    {line}")
@@ -353,7 +358,7 @@ def check(dtype: str, config: Config | None) -> dict[str, float]:
     return found
 
 
-def ours(dtype: str, config: Config | None) -> dict[str, float]:
+def ours(dtype: str, config: AdditiveConfig | None) -> dict[str, float]:
     forward, backward = calls(dtype, config)
     p, _ = make(dtype)
     return {
@@ -401,7 +406,7 @@ def dot(dtype: str) -> dict[str, float]:
     return {"forward": forward, "backward": bench(lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True))}
 
 
-def terms(config: Config | None) -> dict[str, Any]:
+def terms(config: AdditiveConfig | None) -> dict[str, Any]:
     """Time and error of the series by its number of terms, each forced upon the same data."""
     rows: dict[str, Any] = {}
     real, table = _arguments._series, _arguments._series(torch.device("cuda", torch.cuda.current_device()), 4e-3)
@@ -436,7 +441,7 @@ def once(f: Callable[[], Any]) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def measured(dtype: str, config: Config | None, **shape: Any) -> dict[str, float]:
+def measured(dtype: str, config: AdditiveConfig | None, **shape: Any) -> dict[str, float]:
     forward, backward = calls(dtype, config, **shape)
     rows = {}
     for name, f in (("forward", forward), ("backward", backward)):
@@ -453,7 +458,7 @@ def exponent(x: tuple[int, ...], y: list[float]) -> float:
     return sum((a - mean_x) * (b - mean_y) for a, b in pairs) / sum((a - mean_x) ** 2 for a, _ in pairs)
 
 
-def grown(dtype: str, config: Config | None, name: str, sizes: tuple[int, ...]) -> dict[str, Any]:
+def grown(dtype: str, config: AdditiveConfig | None, name: str, sizes: tuple[int, ...]) -> dict[str, Any]:
     """Time and memory over n or d."""
     rows = {str(size): measured(dtype, config if name == "n" else None, **{name: size}) for size in sizes}
     fits = {key: exponent(sizes, [row[key] for row in rows.values()]) for key in rows[str(sizes[0])]}
@@ -463,7 +468,7 @@ def grown(dtype: str, config: Config | None, name: str, sizes: tuple[int, ...]) 
     return {"rows": rows, "exponents": fits}
 
 
-def long(dtype: str, config: Config | None) -> dict[str, float]:
+def long(dtype: str, config: AdditiveConfig | None) -> dict[str, float]:
     rows = measured(dtype, config, heads=1, n=LONG)
     SUMMARY.append(f"{dtype} one head, n {LONG}: " + "  ".join(f"{k} {v:.2f}" for k, v in rows.items()))
     return rows
@@ -517,7 +522,7 @@ def limits(dtype: str, rows: dict[str, Any] | None) -> None:
     ms = 1e3 * OPERATIONS * pairs / (lanes * CLOCK)
     if dtype != "fp32":
         p, _ = make(dtype)
-        given = _arguments.Given(p, fused.configure(p), fused.configure(p).forward_exact)
+        given = _arguments.AdditiveArguments(p, fused.configure(p), fused.configure(p).forward_exact)
         given.setup()
         terms_used = int(given.params[0].item())
         ms = 1e3 * (4 * terms_used + 4) * pairs / 790e12
@@ -527,14 +532,14 @@ def limits(dtype: str, rows: dict[str, Any] | None) -> None:
     RESULTS[f"limit {dtype}"] = ms
 
 
-def causal(dtype: str, config: Config | None) -> dict[str, float]:
+def causal(dtype: str, config: AdditiveConfig | None) -> dict[str, float]:
     p, grad = make(dtype, mask=Causal())
     kernel = TritonAdditive(config)
     out, lse = kernel.forward(p)
     return {"forward": bench(lambda: kernel.forward(p)), "backward": bench(lambda: kernel.backward(p, out, lse, grad))}
 
 
-def wide(dtype: str, config: Config | None) -> dict[str, float]:
+def wide(dtype: str, config: AdditiveConfig | None) -> dict[str, float]:
     """A range too wide for the series and for products of exponentials."""
     p, _ = make(dtype)
     (term,) = p.terms.tanhs
@@ -551,7 +556,7 @@ def line(name: str, what: str, ms: float | None, peers: dict[str, float | None])
     SUMMARY.append(f"{name:6s} {what:9s} {ms:8.4f} ms   {ratios}")
 
 
-def measure(config: Config | None) -> None:
+def measure(config: AdditiveConfig | None) -> None:
     for dtype in DTYPES:
         rows = step(f"ours {dtype}", lambda: ours(dtype, config))
         step(f"limit {dtype}", lambda: limits(dtype, rows))
@@ -604,7 +609,7 @@ def main() -> None:
     print(f"\n{machine['gpu']}, {HEADS} heads, n {N}, d {D}; times over ours\n" + "\n".join(SUMMARY), flush=True)
 
 
-def tuned() -> Config | None:
+def tuned() -> AdditiveConfig | None:
     """The fastest block sizes, if results are right with these too."""
     best = step("sweep", sweep)
     if not best:

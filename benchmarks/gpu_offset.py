@@ -38,7 +38,7 @@ from torch import Tensor
 
 import regard
 from regard.kernels.gpu import offset as triton_offset
-from regard.kernels.gpu.offset import Config, _arguments, _gradients
+from regard.kernels.gpu.offset import OffsetConfig, _arguments, _gradients
 from regard.mask import Causal, Mask
 from regard.score import ALiBi, Dot, Location, Relative, Score, T5Bias
 from regard.score.terms import Keys, OffsetTerm, Problem
@@ -57,21 +57,24 @@ FLEX = ["shaw 16", "t5 128", "alibi"]  # of these FlexAttention is timed as well
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 MEMORY = 4.0e12  # bytes per second that an H200 can be made to read
 SWEEP = {
-    "forward": [
-        Config(128, 128, 8, 3), Config(128, 128, 8, 2), Config(128, 64, 4, 3), Config(128, 64, 4, 2),
-        Config(128, 64, 8, 3), Config(128, 64, 8, 3, 128), Config(64, 128, 4, 3), Config(64, 64, 4, 3),
-        Config(256, 64, 8, 3), Config(128, 128, 4, 3), Config(128, 32, 4, 4),
-    ],
-    "keys": [
-        Config(64, 128, 8, 2), Config(64, 128, 8, 3), Config(64, 64, 4, 2), Config(64, 64, 4, 2, 168),
-        Config(64, 64, 4, 3), Config(128, 128, 8, 2), Config(32, 128, 8, 3), Config(128, 64, 4, 2),
-        Config(64, 128, 4, 2),
-    ],
-    "queries": [
-        Config(128, 64, 8, 2), Config(128, 64, 8, 3), Config(128, 64, 8, 2, 128), Config(64, 64, 4, 2),
-        Config(64, 64, 4, 2, 168), Config(128, 128, 8, 2), Config(128, 32, 8, 3), Config(128, 32, 4, 3),
-        Config(64, 128, 4, 2),
-    ],
+    name: [OffsetConfig(*tile) for tile in tiles]
+    for name, tiles in {
+        "forward": [
+            (128, 128, 8, 3), (128, 128, 8, 2), (128, 64, 4, 3), (128, 64, 4, 2),
+            (128, 64, 8, 3), (128, 64, 8, 3, 128), (64, 128, 4, 3), (64, 64, 4, 3),
+            (256, 64, 8, 3), (128, 128, 4, 3), (128, 32, 4, 4),
+        ],
+        "keys": [
+            (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2), (64, 64, 4, 2, 168),
+            (64, 64, 4, 3), (128, 128, 8, 2), (32, 128, 8, 3), (128, 64, 4, 2),
+            (64, 128, 4, 2),
+        ],
+        "queries": [
+            (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 2, 128), (64, 64, 4, 2),
+            (64, 64, 4, 2, 168), (128, 128, 8, 2), (128, 32, 8, 3), (128, 32, 4, 3),
+            (64, 128, 4, 2),
+        ],
+    }.items()
 }  # fmt: skip
 SWEEP_TASKS = 6  # processes among which the sweep's compiling is divided
 
@@ -457,13 +460,13 @@ def float32() -> None:
 # --- configurations ---
 
 
-def launches(name: str, causal: bool, batch: int = BATCH, n: int = LENGTH) -> dict[str, Callable[[Config], Any]]:
+def launches(name: str, causal: bool, batch: int = BATCH, n: int = LENGTH) -> dict[str, Callable[[OffsetConfig], Any]]:
     """Each kernel alone as a function of its configuration."""
     score = ready(SCORES[name]())
     q, k, v, grad = inputs(batch, n=n)
     with torch.no_grad():
         problem = problem_of(score, q, k, v, Causal() if causal else None)
-    kernel, given = triton_offset.TritonOffset(), _arguments.Given(problem)
+    kernel, given = triton_offset.TritonOffset(), _arguments.OffsetArguments(problem)
     out, lse = kernel.forward(problem)
     stats = kernel.statistics(given, out, lse, grad)
     room = _gradients.Gradients(problem, given)
@@ -488,7 +491,7 @@ def sweep() -> None:
             note_sweep("shaw 16", causal, kernel, {c: ms for c, ms in times.items() if ms is not None}, problem)
 
 
-def note_sweep(name: str, causal: bool, kernel: str, times: dict[Config, float], problem: Problem) -> None:
+def note_sweep(name: str, causal: bool, kernel: str, times: dict[OffsetConfig, float], problem: Problem) -> None:
     if not times:
         return
     order = sorted(times, key=times.__getitem__)
@@ -498,7 +501,7 @@ def note_sweep(name: str, causal: bool, kernel: str, times: dict[Config, float],
     say(f"sweep {name} causal={causal} {kernel}:", " ".join(f"{label(c)}:{times[c]:.3f}" for c in order))
 
 
-def label(c: Config) -> str:
+def label(c: OffsetConfig) -> str:
     return f"{c.q}x{c.k}w{c.warps}s{c.stages}" + ("" if c.registers is None else f"r{c.registers}")
 
 
@@ -529,7 +532,7 @@ def table() -> None:
             print(f"{r['what']:28s} fwd {r['fwd']:.3f} bwd {r['bwd']:.3f} ms")
     for s in RESULTS["sweep"]:
         default = "-" if s["default_ms"] is None else f"{s['default_ms']:.3f}"
-        best = f"{label(Config(*s['best']))} {s['ms']:.3f} ms (default {default})"
+        best = f"{label(OffsetConfig(*s['best']))} {s['ms']:.3f} ms (default {default})"
         print(f"best {s['kernel']:8s} {s['what']:9s} causal={s['causal']!s:5}: {best}")
     for r in RESULTS["lengths"]:
         size = f"{r['both_bytes'] / 2**20:.1f} MiB, host {r['host_us']:.0f} µs"

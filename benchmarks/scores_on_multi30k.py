@@ -46,11 +46,11 @@ from regard.files.toml import read_toml, to_toml
 from regard.files.whole import write_whole
 from regard.models.folder import make_model
 from regard.tasks.base.settings import Fitted, Settings
-from regard.tasks.translation.train import Translation
+from regard.tasks.translation.train import TranslationTask
 from regard.tasks.translation.translator import Translator, load
 from regard.text.subwords import Subwords
 from regard.train import Position, Ranks
-from regard.train.engine import Engine, GraphEngine
+from regard.train.updater import GraphEngine, Updater
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {"test2016": "test_2016_flickr", "test2017": "test_2017_flickr", "mscoco": "test_2017_mscoco"}
@@ -230,14 +230,14 @@ def ms_per_update(work: Path, family: str, score: str, options: argparse.Namespa
         corpus, valid = corpora(work, fitted)
         torch.manual_seed(0)
         model = make_model({**fitted.model, "vocab_size": len(corpus.subwords)}).to(ranks.device)
-        task = Translation(model, corpus, valid, fitted, ranks.device, bleu=False)
+        task = TranslationTask(model, corpus, valid, fitted, ranks.device, bleu=False)
         steps = task.steps(Position(), ranks)
         some = [next(steps) for _ in range(options.timed)]
         graphs = on_gpu and task.static
         engine = (
             GraphEngine(task.objective, fitted.training, ranks, len(task.sums), print)
             if graphs
-            else Engine(task.objective, fitted.training, ranks, len(task.sums))
+            else Updater(task.objective, fitted.training, ranks, len(task.sums))
         )
         best = float("inf")
         for turn in range(-3 if graphs else -1, 2):

@@ -40,9 +40,9 @@ from regard.data.corpus import Part
 from regard.models.folder import make_model
 from regard.tasks.base.pairs import filled, tensors
 from regard.tasks.base.settings import Data, Fitted, Settings
-from regard.tasks.translation.train import Objective
+from regard.tasks.translation.train import TranslationObjective
 from regard.train import Ranks
-from regard.train.engine import Engine, GraphEngine
+from regard.train.updater import GraphEngine, Updater
 
 VOCABULARY = 10_000
 SUMS = 2  # of an objective: loss and negative log-likelihood
@@ -159,11 +159,11 @@ def ours(size: dict[str, Any], device: torch.device, tokens: int, compiled: bool
         torch.manual_seed(0)
         model = make_model({**fitted.model, "vocab_size": VOCABULARY}).to(device)
         dtype = torch.bfloat16 if device.type == "cuda" else None
-        objective = Objective(model, smoothing=0.1, rdrop=rdrop, dtype=dtype, compile=compile)
+        objective = TranslationObjective(model, smoothing=0.1, rdrop=rdrop, dtype=dtype, compile=compile)
         if device.type == "cuda":
-            engine: Engine = GraphEngine(objective, fitted.training, ranks, SUMS, print)
+            engine: Updater = GraphEngine(objective, fitted.training, ranks, SUMS, print)
         else:
-            engine = Engine(objective, fitted.training, ranks, SUMS)
+            engine = Updater(objective, fitted.training, ranks, SUMS)
         count = iter(range(1, 1 << 30))
         out[name] = timed(lambda t, e=engine, c=count: e.update([(t, tokens)], next(c)), device)
     return out

@@ -19,10 +19,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from regard.data.questions import Question, read_questions
-from regard.evaluate.squad import Quality, quality
+from regard.evaluate.squad import AnswerQuality, quality
 
 
-def people(questions: Sequence[Question]) -> Quality:
+def people(questions: Sequence[Question]) -> AnswerQuality:
     some = [q.answers for q in questions if len(q.answers) > 1]
     return quality([answers[0] for answers in some], [answers[1:] for answers in some])
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, overload
 import torch
 from torch import Tensor
 
-from regard.attention.lower import Call, lower
+from regard.attention.lower import Lowering, lower
 from regard.attention.nested import are_nested, pack
 from regard.attention.plan import Plan, is_plain
 from regard.attention.positions import Positions
@@ -29,7 +29,7 @@ _NESTED = "[batch, heads, *, dim]"
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """An attention call as an observer sees it: what came in, and what it was lowered to."""
 
     q: Tensor
@@ -43,7 +43,7 @@ class Seen:
 class Observer(Protocol):
     """What :func:`regard.record` sets: told of every call, it returns the context that the model goes on with."""
 
-    def __call__(self, seen: Seen, out: Tensor, /) -> Tensor: ...
+    def __call__(self, seen: Observation, out: Tensor, /) -> Tensor: ...
 
 
 OBSERVER: ContextVar[Observer | None] = ContextVar("regard_observer", default=None)
@@ -156,7 +156,7 @@ def attend(
         results = [choice.run() for choice in call.choices]
         out = _join([out for out, _ in results], call.batch)
     if observer is not None and call is not None:
-        out = observer(Seen(q, k, v, score, call.problems, call.batch), out)
+        out = observer(Observation(q, k, v, score, call.problems, call.batch), out)
     if not return_logsumexp:
         return out
     assert call is not None
@@ -208,7 +208,7 @@ def attend_densely(
     observer = None if torch.compiler.is_compiling() else OBSERVER.get()
     if observer is None:
         return shown
-    return replace(shown, context=observer(Seen(q, k, v, score, call.problems, call.batch), shown.context))
+    return replace(shown, context=observer(Observation(q, k, v, score, call.problems, call.batch), shown.context))
 
 
 def log_weights(
@@ -257,7 +257,7 @@ def plan(
     return Plan(lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend, positions).choices)
 
 
-def _steps(call: Call, rows: Tensor | None) -> Steps:
+def _steps(call: Lowering, rows: Tensor | None) -> Steps:
     problems = [replace(problem, terms=plain(problem.terms)) for problem in call.problems]
     problems = problems if rows is None else [select_rows(problem, rows) for problem in problems]
     parts = [reference.run_steps(problem) for problem in problems]
@@ -274,10 +274,10 @@ def lowered(
     offset: int | Tensor = 0,
     positions: Positions | None = None,
     sink: float | Tensor | None = None,
-) -> Seen:
+) -> Observation:
     """The call as an observer would see it; nothing is run."""
     call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference", positions)
-    return Seen(q, k, v, score, call.problems, call.batch)
+    return Observation(q, k, v, score, call.problems, call.batch)
 
 
 def select_rows(p: Problem, rows: Tensor) -> Problem:

@@ -33,7 +33,7 @@ from regard.score.terms import (
 
 
 @dataclass(frozen=True)
-class Call:
+class Lowering:
     """A checked call: a problem per group of heads."""
 
     problems: tuple[Problem, ...]
@@ -58,7 +58,7 @@ def lower(
     need_logsumexp: bool,
     backend: str,
     positions: Positions | None = None,
-) -> Call:
+) -> Lowering:
     """Turn arguments into problems, or raise before any work is done."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -111,7 +111,7 @@ def lower(
         places.keys,
     )
     problems = _groups(whole, score, q, keys_or_k, places, shape) if isinstance(score, PerHead) else (whole,)
-    return Call(problems, shape.batch, backend)
+    return Lowering(problems, shape.batch, backend)
 
 
 def _check_lengths(score: Score, packed: Packed) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.cli._lines import Item
+from regard.cli._lines import Input
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regard.align.attention import Links
     from regard.tasks.qa.answerer import Answer
     from regard.tasks.summarization.summarizer import Summary
-    from regard.tasks.translation.output import Output
+    from regard.tasks.translation.output import TranslationOutput
     from regard.tasks.translation.translator import Translator
 
 
@@ -65,9 +65,9 @@ class Job:
         if self.bar:
             self.bar.advance(self.task, lines)
 
-    def run(self, items: Sequence[Item], work: Callable[..., list[Any]], **options: Any) -> Iterator[Any]:
+    def run(self, items: Sequence[Input], work: Callable[..., list[Any]], **options: Any) -> Iterator[Any]:
         """What becomes of each item, in order: what ``work`` makes of it, or an output with its problem."""
-        from regard.tasks.translation.output import Output
+        from regard.tasks.translation.output import TranslationOutput
 
         if self.strict:
             self._refuse(items)
@@ -76,7 +76,7 @@ class Job:
             self.bar.update(self.task, total=(self.bar.tasks[0].total or 0) + len(good))
         done = dict(zip(good, work(list(good.values()), progress=self.step, **options), strict=True))
         for i, item in enumerate(items):
-            found = done.get(i) or (self.failed or Output)(problem=item.problem)
+            found = done.get(i) or (self.failed or TranslationOutput)(problem=item.problem)
             self.count += 1
             if found.problem and self.strict:
                 raise ValueError(f"{item.where}: {found.problem}")
@@ -86,13 +86,13 @@ class Job:
             yield found
 
     @staticmethod
-    def _refuse(items: Sequence[Item]) -> None:
+    def _refuse(items: Sequence[Input]) -> None:
         for item in items:
             if item.problem:
                 raise ValueError(f"{item.where}: {item.problem}")
 
 
-def printed(found: Output, number: int | None, weights: Sequence[Tensor] | None) -> list[str]:
+def printed(found: TranslationOutput, number: int | None, weights: Sequence[Tensor] | None) -> list[str]:
     """text [||| links], or an n-best list: number ||| text [||| links] ||| score."""
     from regard.align.attention import links, pharaoh
 
@@ -103,7 +103,7 @@ def printed(found: Output, number: int | None, weights: Sequence[Tensor] | None)
     return rows or ([""] if number is None else [])
 
 
-def drawn(source: str, found: Output, weights: Sequence[Tensor], marked: Links | None = None) -> list[str]:
+def drawn(source: str, found: TranslationOutput, weights: Sequence[Tensor], marked: Links | None = None) -> list[str]:
     """Pictures of word weights, links in brackets."""
     from regard.align.attention import links, picture
 
@@ -170,7 +170,7 @@ def _pieces(word: str, room: int) -> list[str]:
     return found
 
 
-def pictured(path: Path, source: str, found: Output, weights: Sequence[Tensor]) -> None:
+def pictured(path: Path, source: str, found: TranslationOutput, weights: Sequence[Tensor]) -> None:
     """The best translation's word weights and links as a figure."""
     words = source.split(), found.text.split()
     if not all(words):
@@ -218,7 +218,7 @@ def _heatmap(path: Path, values: Tensor, rows: list[str], columns: list[str], ke
     save(heatmap(values[:, some], rows, [columns[i] for i in some], names=(name, "text"), heading=heading), path)
 
 
-def written(path: Path, translator: Translator, source: str, found: Output, look: dict[str, Any]) -> None:
+def written(path: Path, translator: Translator, source: str, found: TranslationOutput, look: dict[str, Any]) -> None:
     """The best translation, its word links and all attention as a page."""
     from regard.explorer.export import translation
 

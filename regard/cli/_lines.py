@@ -27,7 +27,7 @@ from regard.files.text import whole as read_whole
 T = TypeVar("T")
 
 
-class Item(Protocol):
+class Input(Protocol):
     """What is worked on: where it is from, and what is wrong with it, if something is."""
 
     @property
@@ -50,7 +50,7 @@ class Line(NamedTuple):
         return self.text
 
 
-class Pair(NamedTuple):
+class LinePair(NamedTuple):
     """Two lines that belong together."""
 
     where: str
@@ -110,14 +110,14 @@ def whole_text(path: PathLike) -> str:
     return line.text
 
 
-def pairs_of(source: PathLike, target: PathLike | None = None) -> list[Pair]:
+def pairs_of(source: PathLike, target: PathLike | None = None) -> list[LinePair]:
     """Pairs of lines: of two files of the same length, or of one, with a tab or " ||| " between the two."""
     if target is None:
         return [_cut(line) for line in lines_of(source)]
     return paired(list(lines_of(source)), list(lines_of(target)), (str(source), str(target)))
 
 
-def paired(sources: Sequence[Line], targets: Sequence[Line], names: tuple[str, str]) -> list[Pair]:
+def paired(sources: Sequence[Line], targets: Sequence[Line], names: tuple[str, str]) -> list[LinePair]:
     """Line i of one with line i of the other."""
     if len(sources) != len(targets):
         raise ValueError(
@@ -125,15 +125,15 @@ def paired(sources: Sequence[Line], targets: Sequence[Line], names: tuple[str, s
             "line i of one belongs to line i of the other"
         )
     both = zip(sources, targets, strict=True)
-    return [Pair((s if s.problem else t).where, s.text, t.text, s.problem or t.problem) for s, t in both]
+    return [LinePair((s if s.problem else t).where, s.text, t.text, s.problem or t.problem) for s, t in both]
 
 
-def _cut(line: Line) -> Pair:
+def _cut(line: Line) -> LinePair:
     cells = line.text.split("\t") if "\t" in line.text else line.text.split("|||")
     if line.problem or len(cells) != 2:
         expected = f"expected a source and a target with a tab or ||| between them, got {len(cells)} parts"
-        return Pair(line.where, "", "", line.problem or expected)
-    return Pair(line.where, cells[0].strip(), cells[1].strip())
+        return LinePair(line.where, "", "", line.problem or expected)
+    return LinePair(line.where, cells[0].strip(), cells[1].strip())
 
 
 def windows(items: Iterable[T], size: int) -> Iterator[list[T]]:

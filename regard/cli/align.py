@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli._console import Job, drawn, say
-from regard.cli._lines import Pair, Writer, pairs_of
+from regard.cli._lines import LinePair, Writer, pairs_of
 from regard.cli._options import (
     DEFAULT_MODEL,
     BatchTokens,
@@ -135,20 +135,20 @@ def align(
             say(str(words.quality(every, right)))
 
 
-def _counted(pairs: Sequence[Pair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
+def _counted(pairs: Sequence[LinePair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
     """Links by the statistical aligner; none where there is a problem, which is told."""
     from regard.align.statistical import align_words
-    from regard.tasks.translation.output import Output
+    from regard.tasks.translation.output import TranslationOutput
     from regard.tasks.translation.translator import device_of
 
-    list(job.run(pairs, lambda good, progress: [Output()] * len(good)))
+    list(job.run(pairs, lambda good, progress: [TranslationOutput()] * len(good)))
     texts = [([], []) if pair.problem else (pair.source.split(), pair.target.split()) for pair in pairs]
     return align_words(texts, method=symmetrize, device=device_of(device), say=say)  # type: ignore[arg-type]
 
 
 def _backward(
     translator: Translator,
-    pairs: Sequence[Pair],
+    pairs: Sequence[LinePair],
     look: dict[str, Any],
     which: dict[str, Any],
     how: dict[str, Any],

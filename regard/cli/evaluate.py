@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli._console import Job, table
-from regard.cli._lines import Line, Pair, text_of
+from regard.cli._lines import Line, LinePair, text_of
 from regard.cli._options import DEFAULT_MODEL, BatchTokens, Device, EngineName, Int8, OwnBeam, load_translator, said
 
 STRIDE = 200  # questions between two steps of the bar
@@ -125,11 +125,11 @@ def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | 
     """ROUGE of a summarizer, with its own search."""
     from regard.data.documents import with_references
     from regard.evaluate.rouge import rouge
-    from regard.tasks.summarization.summarizer import Output, load
+    from regard.tasks.summarization.summarizer import SummaryOutput, load
 
     pairs = with_references(documents, keys)
     lines = [Line(f"{documents}:{i}", text) for i, (text, _) in enumerate(pairs, 1)]
-    with Job(strict=False, noun="documents", failed=Output) as job:
+    with Job(strict=False, noun="documents", failed=SummaryOutput) as job:
         texts = [found.text for found in job.run(lines, load(name, device=device).outputs)]
     found = rouge(texts, [wanted for _, wanted in pairs])
     signature = f"rouge-score {version('rouge-score')}, stemmed, F1, {len(pairs):,} documents"
@@ -146,7 +146,7 @@ def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, A
     if not asked:
         raise ValueError(f"{questions}: there are no questions in it")
     answerer = load(name, device=device)
-    pairs = [Pair(f"{questions}, question {i}", q.context, q.question) for i, q in enumerate(asked, 1)]
+    pairs = [LinePair(f"{questions}, question {i}", q.context, q.question) for i, q in enumerate(asked, 1)]
 
     def answers(some: list[tuple[str, str]], progress: Callable[[int], None]) -> list[Any]:
         found: list[Any] = []

@@ -65,10 +65,10 @@ def summarize(
     search |= {"length_penalty": length_penalty, "no_repeat": no_repeat, "consensus": consensus}
     with Writer(output) as writer:
         with starting():
-            from regard.tasks.summarization.summarizer import Output, load
+            from regard.tasks.summarization.summarizer import SummaryOutput, load
 
             summarizer = load(model, device=device, int8=int8)
-        with Job(strict, "documents", failed=Output) as job:
+        with Job(strict, "documents", failed=SummaryOutput) as job:
             for some in windows(documents, 1000):
                 for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
                     writer.write([found.text])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.readers import Bad, Row, Tsv, _OneFile, _pair, numbered, parsed
+from regard.data.readers import Bad, PairRow, Tsv, _OneFile, _pair, numbered, parsed
 from regard.files.text import PathLike
 
 MARK = "¶"  # stands for the end of a line
@@ -59,7 +59,7 @@ class Documents(_OneFile):
     columns: tuple[int, int] = (0, 1)
     weight: float = 1.0
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[PairRow]:
         if self.name.removesuffix(".gz").endswith(".tsv"):
             for row in Tsv(self.path, self.columns).rows():
                 yield row if isinstance(row, Bad) else (flat(row[0]), flat(row[1]))
@@ -67,7 +67,7 @@ class Documents(_OneFile):
         for where, text in numbered(self.path):
             yield from [text] if isinstance(text, Bad) else self._pairs(text, where)
 
-    def _pairs(self, line: str, where: str) -> Iterator[Row]:
+    def _pairs(self, line: str, where: str) -> Iterator[PairRow]:
         entry = parsed(line, where)
         if isinstance(entry, Bad):
             yield entry

@@ -17,7 +17,7 @@ import numpy as np
 
 from regard.common.mixing import mix
 from regard.common.ragged import Integers
-from regard.data.readers import Bad, Reader, Row
+from regard.data.readers import Bad, PairRow, Reader
 
 MOST, SHARE, FEWEST = 1000, 20, 10  # held out: one in 20 up to 1,000; where these are fewer than 10, none
 _DRAWN = 0x68656C64  # what the hash is for
@@ -51,7 +51,7 @@ class Portion:
     def paths(self) -> tuple[Path, ...]:
         return self.whole.paths
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[PairRow]:
         chosen = iter(self.chosen.data)
         for row in self.whole.rows():
             if isinstance(row, Bad):

@@ -32,7 +32,7 @@ class Bad(NamedTuple):
         return f"{self.where}: {self.kind}{self.detail and f' ({self.detail})'}"
 
 
-Row = tuple[str, str] | Bad
+PairRow = tuple[str, str] | Bad
 
 
 class Reader(Protocol):
@@ -44,7 +44,7 @@ class Reader(Protocol):
     def weight(self) -> float: ...
     @property
     def paths(self) -> tuple[Path, ...]: ...
-    def rows(self) -> Iterator[Row]: ...
+    def rows(self) -> Iterator[PairRow]: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Files:
     def paths(self) -> tuple[Path, ...]:
         return Path(self.source), Path(self.target)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[PairRow]:
         counts = [0, 0]
         for number, sides in enumerate(zip_longest(*(file_lines(path) for path in self.paths)), 1):
             counts = [count + (side is not None) for count, side in zip(counts, sides, strict=True)]
@@ -93,11 +93,11 @@ class _OneFile:
     def paths(self) -> tuple[Path, ...]:
         return (Path(self.path),)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[PairRow]:
         for where, text in numbered(self.path):
             yield text if isinstance(text, Bad) else self._row(text, where)
 
-    def _row(self, text: str, where: str) -> Row:
+    def _row(self, text: str, where: str) -> PairRow:
         raise NotImplementedError
 
 
@@ -124,7 +124,7 @@ class Tsv(_OneFile):
         ):
             raise ValueError(f"Tsv: expected two different columns, from 0, within the width; got {self.columns}")
 
-    def _row(self, text: str, where: str) -> Row:
+    def _row(self, text: str, where: str) -> PairRow:
         width = self.width or max(self.columns) + 1
         cells = text.split("\t")
         if len(cells) != width:
@@ -140,7 +140,7 @@ class JsonLines(_OneFile):
     keys: tuple[str, str] = ("source", "target")
     weight: float = 1.0
 
-    def _row(self, text: str, where: str) -> Row:
+    def _row(self, text: str, where: str) -> PairRow:
         entry = parsed(text, where)
         if isinstance(entry, Bad):
             return entry
@@ -163,7 +163,7 @@ class Pairs:
     def paths(self) -> tuple[Path, ...]:
         return ()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[PairRow]:
         for number, (source, target) in enumerate(self.pairs, 1):
             where = f"{self.name}:{number}"
             yield _pair(source, target, where, where)
@@ -244,7 +244,7 @@ def _decoded(line: bytes, where: str) -> str | Bad:
         return Bad(where, "not UTF-8", f"byte 0x{line[error.start]:02x} at {error.start}")
 
 
-def _pair(source: str | Bad, target: str | Bad, source_where: str, target_where: str) -> Row:
+def _pair(source: str | Bad, target: str | Bad, source_where: str, target_where: str) -> PairRow:
     assert isinstance(source, str) and isinstance(target, str)
     for text, where, side in ((source, source_where, "source"), (target, target_where, "target")):
         if not text.strip():

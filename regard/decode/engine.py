@@ -18,11 +18,11 @@ from regard.nn.int8 import weights
 if TYPE_CHECKING:
     from regard.decode._words import KnownWords
 
-Rows = Sequence[Sequence[int]]
+TokenLists = Sequence[Sequence[int]]
 """Sentences in subwords, without start and end symbols."""
 
 
-class Found(NamedTuple):
+class EngineHypothesis(NamedTuple):
     """A translation: its subwords, what it is ranked by, and Σ log p.
 
     ``attention``, if asked for, is [layers, heads, T, S], end symbols included.
@@ -48,20 +48,20 @@ class Engine(Protocol):
 
     def search(
         self,
-        sources: Rows,
-        prefixes: Rows,
+        sources: TokenLists,
+        prefixes: TokenLists,
         search: Search,
         *,
         number: int,
         ban: Sequence[int],
         words: KnownWords | None = None,
-    ) -> list[list[Found]]:
+    ) -> list[list[EngineHypothesis]]:
         """The best translations of each sentence, none with a banned subword; ``number`` tells batches apart.
 
         With ``words`` none has another word, as far as the engine can see to that.
         """
 
-    def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
+    def read(self, sources: TokenLists, targets: TokenLists, *, attention: bool) -> list[EngineHypothesis]:
         """Forced decoding: given translations, as if they had been written here; the score is Σ log p."""
 
 
@@ -79,25 +79,25 @@ class TorchEngine:
 
     def search(
         self,
-        sources: Rows,
-        prefixes: Rows,
+        sources: TokenLists,
+        prefixes: TokenLists,
         search: Search,
         *,
         number: int,
         ban: Sequence[int],
         words: KnownWords | None = None,
-    ) -> list[list[Found]]:
+    ) -> list[list[EngineHypothesis]]:
         how = {"prefix": self._prefix(prefixes), "ban": ban, "words": words}
         memory = self._encoded(sources)
         with threads(self._weights * len(sources) * search.rows):
             rows = search.run(self.model, memory, number, **how)
-        return [[Found(h.tokens.tolist(), h.score, h.log_probs.sum().item()) for h in row] for row in rows]
+        return [[EngineHypothesis(h.tokens.tolist(), h.score, h.log_probs.sum().item()) for h in row] for row in rows]
 
-    def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
+    def read(self, sources: TokenLists, targets: TokenLists, *, attention: bool) -> list[EngineHypothesis]:
         memory = self._encoded(sources)
         with threads(self._weights * sum(map(len, targets))):
             found = score(self.model, memory, self._ended(targets), attention=attention)
-        return [Found(h.tokens.tolist(), h.score, h.score, h.attention) for h in found]
+        return [EngineHypothesis(h.tokens.tolist(), h.score, h.score, h.attention) for h in found]
 
     @property
     def device(self) -> torch.device:
@@ -106,16 +106,16 @@ class TorchEngine:
         return found
 
     @torch.no_grad()
-    def _encoded(self, sources: Rows) -> Any:
+    def _encoded(self, sources: TokenLists) -> Any:
         with threads(self._weights * sum(map(len, sources))):
             return self.model.encode(self._ended(sources))
 
-    def _ended(self, rows: Rows) -> Tensor:
+    def _ended(self, rows: TokenLists) -> Tensor:
         """[N, S], each with the end symbol, then padding."""
         ended = [torch.tensor([*row, self.model.eos_id]) for row in rows]
         return pad_sequence(ended, True, self.model.pad_id).to(self.device)
 
-    def _prefix(self, rows: Rows) -> Tensor | None:
+    def _prefix(self, rows: TokenLists) -> Tensor | None:
         if not any(rows):
             return None
         tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]

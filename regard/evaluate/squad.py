@@ -16,7 +16,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-class Quality(NamedTuple):
+class AnswerQuality(NamedTuple):
     """Per cent of questions: answered exactly, and the mean F1."""
 
     exact: float
@@ -56,7 +56,7 @@ def f1(answer: str, reference: str) -> float:
     return 2 * same / (len(ours) + len(theirs))
 
 
-def quality(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Quality:
+def quality(answers: Sequence[str], references: Sequence[Sequence[str]]) -> AnswerQuality:
     """Of an answer to each question, given its references; none stand for "no answer".
 
     >>> print(quality(["Paris", "on Monday"], [["paris", "Paris, France"], ["Monday", "Tuesday"]]))
@@ -71,4 +71,4 @@ def quality(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Qual
         exact += max(exact_match(answer, r) for r in known)
         overlap += max(f1(answer, r) for r in known)
     count = max(1, len(answers))
-    return Quality(100 * exact / count, 100 * overlap / count, len(answers))
+    return AnswerQuality(100 * exact / count, 100 * overlap / count, len(answers))

@@ -18,18 +18,18 @@ from starlette.routing import Route
 from regard.explorer import api, shapes
 from regard.explorer._wire import Arguments, body, no_route, parameters, refused, to_bytes, to_json, unless_gone
 from regard.explorer.answers import Answers, Tile
-from regard.explorer.limits import Limits
-from regard.explorer.metrics import Metrics
-from regard.explorer.models import Key, Models
+from regard.explorer.limits import ServiceLimits
+from regard.explorer.metrics import ServiceMetrics
+from regard.explorer.models import BatchKey, Models
 from regard.explorer.page import File
-from regard.explorer.qa import Asked
-from regard.explorer.queue import Line
+from regard.explorer.qa import QuestionRequest
+from regard.explorer.queue import Queue
 from regard.explorer.schema import Invalid, checked
 from regard.explorer.security import App, Gate, Hosts
-from regard.explorer.summarization import Way
+from regard.explorer.summarization import SummaryOptions
 from regard.explorer.traces import Recent, Traces
-from regard.explorer.translation import Recorded
-from regard.explorer.translation import Request as Wanted
+from regard.explorer.translation import RecordedTranslation
+from regard.explorer.translation import TranslationRequest as Wanted
 from regard.tasks.summarization.search import SummarySearch
 from regard.trace import wanted
 
@@ -43,12 +43,12 @@ def make(
     models: Models,
     *,
     hosts: Hosts,
-    limits: Limits,
+    limits: ServiceLimits,
     files: Mapping[str, File] | None = None,
     traces: Mapping[str, Answers] | None = None,
 ) -> Application:
     """The whole application. Without ``files`` there is no page; ``traces`` are there from the start and stay."""
-    metrics = Metrics()
+    metrics = ServiceMetrics()
     service = Service(models, traces or {}, limits, metrics)
     described = shapes.schemas(limits)
 
@@ -90,12 +90,14 @@ class Application(NamedTuple):
 class Service:
     """What each operation does; its methods are named as in the description."""
 
-    def __init__(self, models: Models, traces: Mapping[str, Answers], limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, models: Models, traces: Mapping[str, Answers], limits: ServiceLimits, metrics: ServiceMetrics
+    ) -> None:
         self._models, self._given, self._limits, self._metrics = models, traces, limits, metrics
         self._traces: Traces[Answers] = Traces(count=limits.traces, size=limits.trace_bytes)
         self._tiles: Recent[Tile] = Recent(count=limits.tiles, size=limits.tile_bytes)
-        self._model = Line(
-            lambda key, items: models.run(key, items) if isinstance(key, Key) else _each(key, items),
+        self._model = Queue(
+            lambda key, items: models.run(key, items) if isinstance(key, BatchKey) else _each(key, items),
             name="model",
             limit=limits.queue,
             metrics=metrics,
@@ -103,7 +105,7 @@ class Service:
             weight=limits.batch_characters,
             gather=limits.gather,
         )
-        self._views = Line(_each, name="view", limit=limits.views, metrics=metrics)
+        self._views = Queue(_each, name="view", limit=limits.views, metrics=metrics)
         self._stopping = False
         metrics.gauge("traces", lambda: len(self._traces))
         metrics.gauge("trace_bytes", lambda: self._traces.bytes)
@@ -147,19 +149,24 @@ class Service:
         return to_json(await self._translate(arguments, Wanted(arguments["text"])))
 
     async def summarize(self, arguments: Arguments) -> Response:
-        text, way = arguments["text"], Way(arguments.get("beam", SummarySearch.beam), arguments.get("length"))
-        key = Key(self._models.name(arguments.get("model"), "summarization"), way)
+        text, way = (
+            arguments["text"],
+            SummaryOptions(arguments.get("beam", SummarySearch.beam), arguments.get("length")),
+        )
+        key = BatchKey(self._models.name(arguments.get("model"), "summarization"), way)
         _check_words("text", text, self._limits.document_words)
         return await self._ask(key, text, len(text))
 
     async def answer(self, arguments: Arguments) -> Response:
         context, question = arguments["context"], arguments["question"]
-        key = Key(self._models.name(arguments.get("model"), "qa"), arguments.get("n_best", 5))
+        key = BatchKey(self._models.name(arguments.get("model"), "qa"), arguments.get("n_best", 5))
         _check_words("context", context, self._limits.document_words)
-        return await self._ask(key, Asked(context, question), len(context) + len(question))
+        return await self._ask(key, QuestionRequest(context, question), len(context) + len(question))
 
     async def trace(self, arguments: Arguments) -> Response:
-        found: Recorded = await self._translate(arguments, Wanted(arguments["text"], True, arguments.get("target")))
+        found: RecordedTranslation = await self._translate(
+            arguments, Wanted(arguments["text"], True, arguments.get("target"))
+        )
         return to_json({"id": self._traces.add(found.kept, found.kept.size), **found.answer})
 
     async def traces(self, _: Arguments) -> Response:
@@ -167,12 +174,12 @@ class Service:
         return to_json({"traces": told})
 
     async def _translate(self, arguments: Arguments, wanted: Wanted) -> Any:
-        key = Key(self._models.name(arguments.get("model"), "translation"), arguments.get("beam"))
+        key = BatchKey(self._models.name(arguments.get("model"), "translation"), arguments.get("beam"))
         _check_words("text", wanted.text, self._limits.words)
         size = len(wanted.text) + len(wanted.target or "")
         return await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)
 
-    async def _ask(self, key: Key, wanted: Any, size: int) -> Response:
+    async def _ask(self, key: BatchKey, wanted: Any, size: int) -> Response:
         """The model's answer; one with a matrix as long as a document is written by a thread that may take its time."""
         found = await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)
         return Response(await asyncio.to_thread(to_bytes, found), media_type=api.JSON)
@@ -218,11 +225,11 @@ class Service:
         shape = {"x-regard-shape": f"{height},{width}", "x-regard-exact": "exact" if tile.exact else "sampled"}
         return Response(tile.values.astype("<f4").tobytes(), media_type=api.BINARY, headers=shape)
 
-    async def _read(self, arguments: Arguments, read: Callable[[Answers], Any], line: Line | None = None) -> Response:
+    async def _read(self, arguments: Arguments, read: Callable[[Answers], Any], line: Queue | None = None) -> Response:
         """The JSON of what is read; also written in the line's thread, since it may be long."""
         return Response(await self._view(arguments, lambda kept: to_bytes(read(kept)), line), media_type=api.JSON)
 
-    async def _view(self, arguments: Arguments, read: Callable[[Answers], Any], line: Line | None = None) -> Any:
+    async def _view(self, arguments: Arguments, read: Callable[[Answers], Any], line: Queue | None = None) -> Any:
         """Reads a trace in a line of its own, or where the model itself has to run, in the model's."""
         kept = self._kept(arguments.pop("id"))
         if kept is None:

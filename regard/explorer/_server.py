@@ -19,7 +19,7 @@ import uvicorn
 from regard.explorer import _app, page
 from regard.explorer._connection import Connection
 from regard.explorer.files import opened
-from regard.explorer.limits import Limits
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.models import Models
 from regard.explorer.security import Hosts, is_loopback
 
@@ -38,14 +38,14 @@ def start(
     with_page: bool = True,
     browser: bool = True,
     allow_hosts: Sequence[str] = (),
-    limits: Limits | None = None,
+    limits: ServiceLimits | None = None,
     say: Callable[[str], None],
 ) -> None:
     """Serves models, and traces from files, until SIGINT or SIGTERM.
 
     ``port`` None is 8000, or the next that is free; 0 is any that is free.
     """
-    limits = limits or Limits()
+    limits = limits or ServiceLimits()
     with contextlib.closing(listen(host, port)) as listener:
         address = url(host, listener)
         if not is_loopback(host):
@@ -112,7 +112,7 @@ def _open(server: Server, address: str) -> None:
 class Server(uvicorn.Server):
     """uvicorn, ended by a signal with exit code 0; what runs then is answered within ``limits.stop``, or refused."""
 
-    def __init__(self, made: _app.Application, limits: Limits) -> None:
+    def __init__(self, made: _app.Application, limits: ServiceLimits) -> None:
         self.running = threading.Event()
         self._service, self._stop = made.service, limits.stop
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from regard.decode import NoProbabilities
 from regard.explorer import api
 from regard.explorer.answers import Unable
-from regard.explorer.limits import Limits
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.queue import Busy, Closing, Late
 from regard.explorer.schema import Empty, Invalid, from_text
 
@@ -37,7 +37,7 @@ def parameters(request: Request, operation: api.Operation) -> Arguments:
     return arguments
 
 
-async def body(request: Request, limits: Limits, *, document: bool = False) -> Any:
+async def body(request: Request, limits: ServiceLimits, *, document: bool = False) -> Any:
     """The JSON of a request, read within bounds of size and time; with a document in it it may be larger."""
     most = limits.document_bytes if document else limits.bytes
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != api.JSON:

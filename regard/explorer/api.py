@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.explorer.limits import Limits
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.schema import Schema
 from regard.explorer.shapes import KIND, LAYER, MEASURE, SCORES, ref, schemas
 
@@ -41,7 +41,7 @@ _SPAN: Schema = {"type": "string", "pattern": "^[0-9]{1,8}:[0-9]{1,8}$", "descri
 _TRACE = "/api/trace/{id}"
 
 
-def operations(limits: Limits) -> list[Operation]:
+def operations(limits: ServiceLimits) -> list[Operation]:
     """Everything that can be asked for."""
     at: dict[str, Schema] = {
         "id": _ID,
@@ -192,7 +192,7 @@ def operations(limits: Limits) -> list[Operation]:
     ]
 
 
-def openapi(limits: Limits, version: str) -> dict[str, Any]:
+def openapi(limits: ServiceLimits, version: str) -> dict[str, Any]:
     """The description in OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations(limits):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.explorer.initial_view import Opening, Place
+from regard.explorer.initial_view import HeadChoice, InitialView
 from regard.explorer.packer import Packer, length, text
 from regard.explorer.scores import formula, terms
 from regard.trace import Trace
@@ -29,7 +29,7 @@ ROOM = 4_000_000  # characters that all may take, where weights leave so many
 
 
 @dataclass
-class Room:
+class Budget:
     """How many characters are left."""
 
     left: int
@@ -47,7 +47,7 @@ def document(
     measures: list[dict[str, Any]],
     *,
     version: str,
-    opened: Opening,
+    opened: InitialView,
     item: int = 0,
     bits: int = 16,
     room: int = ROOM,
@@ -60,8 +60,8 @@ def document(
             f"the weights alone would make a page of {size / 1e6:,.0f} MB: save the trace, "
             "and look at it with `regard explore --trace FILE`" + (", or take bits=8" if bits > 8 else "")
         )
-    left = Room(max(room - size, 0))
-    parts: dict[str, Packed | None] = {"weights": _matrices(trace, "weights", item, bits)}
+    left = Budget(max(room - size, 0))
+    parts: dict[str, PackedMatrix | None] = {"weights": _matrices(trace, "weights", item, bits)}
     if left.take(size):
         parts["norms"] = _norms(trace, item, bits)
     if has_rollout(trace) and left.take(size // max(trace.shape(0)[1], 1)):
@@ -98,7 +98,7 @@ def refuse_long(trace: Trace) -> None:
 # --- matrices ---
 
 
-Packed = tuple[Packer, Any]
+PackedMatrix = tuple[Packer, Any]
 
 
 def _weights_length(trace: Trace, bits: int) -> int:
@@ -108,7 +108,7 @@ def _weights_length(trace: Trace, bits: int) -> int:
     return sum(heads * length(queries, keys, bits) for _, heads, queries, keys in shapes)
 
 
-def _matrices(trace: Trace, measure: str, item: int, bits: int) -> Packed:
+def _matrices(trace: Trace, measure: str, item: int, bits: int) -> PackedMatrix:
     """{kind: [[matrix per head] per layer]}."""
     packer = Packer(bits=bits, signed=False)
     rows = getattr(trace, measure)
@@ -119,7 +119,7 @@ def _matrices(trace: Trace, measure: str, item: int, bits: int) -> Packed:
     return packer, packed
 
 
-def _norms(trace: Trace, item: int, bits: int) -> Packed | None:
+def _norms(trace: Trace, item: int, bits: int) -> PackedMatrix | None:
     try:
         return _matrices(trace, "norms", item, bits)
     except ValueError:  # an output projection that nobody knows
@@ -133,7 +133,7 @@ def has_rollout(trace: Trace) -> bool:
     return bool(shapes) and all(s[2] == s[3] for s in shapes) and all(trace.calls(layer) == 1 for layer in layers)
 
 
-def _rollouts(trace: Trace, item: int, bits: int) -> Packed:
+def _rollouts(trace: Trace, item: int, bits: int) -> PackedMatrix:
     """Rollout through layers 0 … l, a matrix for each l; row i is ``trace.rollout(i, layer=l)``."""
     packer = Packer(bits=bits, signed=False)
     whole: Tensor | None = None
@@ -149,7 +149,7 @@ def _rollouts(trace: Trace, item: int, bits: int) -> Packed:
 # --- steps ---
 
 
-def _steps(trace: Trace, item: int, opened: Place, room: Room) -> Packed | None:
+def _steps(trace: Trace, item: int, opened: HeadChoice, room: Budget) -> PackedMatrix | None:
     """The vectors of as many heads as there is room for, by layers; outputs of all, or of the opened head alone."""
     packer = Packer(bits=16, signed=True)
     order = list(_order(trace, opened))
@@ -177,10 +177,10 @@ def _steps(trace: Trace, item: int, opened: Place, room: Room) -> Packed | None:
     return (packer, ordered) if ordered else None
 
 
-def _order(trace: Trace, opened: Place) -> Iterator[Place]:
+def _order(trace: Trace, opened: HeadChoice) -> Iterator[HeadChoice]:
     """All heads: the opened one, its layer, its kind, the others."""
     places = [
-        Place(kind, layer, head)
+        HeadChoice(kind, layer, head)
         for kind, layers in trace.kinds.items()
         for layer in range(layers)
         for head in range(trace.shape(layer, kind=kind)[1])
@@ -189,11 +189,11 @@ def _order(trace: Trace, opened: Place) -> Iterator[Place]:
     yield from sorted(places, key=lambda p: (p != first, p[:2] != first[:2], p.kind != first.kind))
 
 
-def _calls(trace: Trace, place: Place) -> list[Call]:
+def _calls(trace: Trace, place: HeadChoice) -> list[Call]:
     return trace._chosen(place.layer, place.kind, None)
 
 
-def _length(trace: Trace, place: Place, full: bool) -> int:
+def _length(trace: Trace, place: HeadChoice, full: bool) -> int:
     """Characters that a head takes, nearly."""
     calls = _calls(trace, place)
     queries, keys = trace.shape(place.layer, kind=place.kind, call=None)[2:]
@@ -209,7 +209,7 @@ def _length(trace: Trace, place: Place, full: bool) -> int:
     return length(1, numbers, 16) + 16 * (queries + keys)
 
 
-def _layer(trace: Trace, place: Place, name: str, found: Vectors, packer: Packer, item: int) -> dict[str, Any]:
+def _layer(trace: Trace, place: HeadChoice, name: str, found: Vectors, packer: Packer, item: int) -> dict[str, Any]:
     calls = _calls(trace, place)
     asked = [call.query_input for call in calls]
     known = [x[item] for x in asked if x is not None]
@@ -230,7 +230,7 @@ def _layer(trace: Trace, place: Place, name: str, found: Vectors, packer: Packer
     }
 
 
-def _head(place: Place, found: Vectors, scale: float | None, packer: Packer, full: bool) -> dict[str, Any]:
+def _head(place: HeadChoice, found: Vectors, scale: float | None, packer: Packer, full: bool) -> dict[str, Any]:
     def maybe(x: Tensor | None) -> Any:
         return None if x is None else packer.pack(x)
 

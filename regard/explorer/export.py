@@ -16,10 +16,10 @@ from typing import Any
 
 from regard.explorer.answers import NOTHING, Answers
 from regard.explorer.document import ROOM, document, refuse_long
-from regard.explorer.initial_view import opening
+from regard.explorer.initial_view import initial_view
 from regard.explorer.view import record
 from regard.files.whole import write_whole
-from regard.tasks.translation.output import Output
+from regard.tasks.translation.output import TranslationOutput
 from regard.tasks.translation.translator import Translator
 from regard.trace import Trace
 
@@ -75,7 +75,7 @@ def page(
     """
     refuse_long(answers.trace)
     described = _described(answers, title) | (about or {})
-    opened = opening(answers.trace, alignment=described["alignment"], **chosen)
+    opened = initial_view(answers.trace, alignment=described["alignment"], **chosen)
     found = document(
         answers.trace,
         described,
@@ -94,7 +94,7 @@ def translation(
     path: str | os.PathLike[str],
     translator: Translator,
     text: str,
-    found: Output,
+    found: TranslationOutput,
     *,
     kind: str = "cross",
     layer: int | None = None,

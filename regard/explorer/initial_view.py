@@ -11,7 +11,7 @@ from regard.trace import Trace
 VIEWS = ("sentence", "steps", "heads", "compare", "align")
 
 
-class Place(NamedTuple):
+class HeadChoice(NamedTuple):
     """A head; None is the mean of all of them."""
 
     kind: str
@@ -19,14 +19,14 @@ class Place(NamedTuple):
     head: int | None
 
 
-class Opening(NamedTuple):
+class InitialView(NamedTuple):
     """The part of the address that says what is shown, and the head that this is."""
 
     address: str
-    place: Place
+    place: HeadChoice
 
 
-def opening(
+def initial_view(
     trace: Trace,
     *,
     view: str = "sentence",
@@ -35,7 +35,7 @@ def opening(
     head: int | str | None = None,
     query: int | None = None,
     alignment: Mapping[str, Any] | None = None,
-) -> Opening:
+) -> InitialView:
     """What is not given is the page's choice: the first kind, layer and head, or for cross-attention the alignment's.
 
     >>> import torch
@@ -49,12 +49,12 @@ def opening(
     if chosen not in trace.kinds:
         raise ValueError(f"kind: expected one of those recorded ({', '.join(trace.kinds)}), got {kind!r}")
     usual = (alignment or {}) if chosen == "cross" else {}
-    place = Place(chosen, *_head(trace, chosen, layer, head, usual))
+    place = HeadChoice(chosen, *_head(trace, chosen, layer, head, usual))
     queries = trace.shape(place.layer, kind=chosen, call=None)[2]
     if query is not None and not 0 <= query < queries:
         raise ValueError(f"query: there are {queries}, from 0; got {query}")
     given = {"kind": kind, "layer": layer, "head": head, "query": query}
-    return Opening(f"#/{view}?{urlencode({k: v for k, v in given.items() if v is not None})}", place)
+    return InitialView(f"#/{view}?{urlencode({k: v for k, v in given.items() if v is not None})}", place)
 
 
 def _head(

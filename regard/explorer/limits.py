@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ServiceLimits:
     """Every limit has one place. Times are in seconds."""
 
     characters: int = 2_000  # of a text

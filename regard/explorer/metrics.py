@@ -22,15 +22,15 @@ from collections.abc import Callable, Sequence
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32)
 
-Labels = tuple[tuple[str, str], ...]
+MetricLabels = tuple[tuple[str, str], ...]
 
 
-class Metrics:
+class ServiceMetrics:
     """What happened so far. Called from the event loop only; label values are the service's own, never a client's."""
 
     def __init__(self) -> None:
-        self._counters: dict[str, dict[Labels, int]] = {}
-        self._histograms: dict[str, dict[Labels, _Histogram]] = {}
+        self._counters: dict[str, dict[MetricLabels, int]] = {}
+        self._histograms: dict[str, dict[MetricLabels, _Histogram]] = {}
         self._gauges: dict[str, Callable[[], float]] = {}
 
     def count(self, name: str, **labels: str) -> None:
@@ -70,7 +70,7 @@ class _Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def lines(self, name: str, labels: Labels) -> list[str]:
+    def lines(self, name: str, labels: MetricLabels) -> list[str]:
         lines, total = [], 0
         for bound, count in zip([*map(str, self.bounds), "+Inf"], self.counts, strict=True):
             total += count
@@ -78,5 +78,5 @@ class _Histogram:
         return [*lines, f"{name}_sum{_braces(labels)} {self.sum:g}", f"{name}_count{_braces(labels)} {total}"]
 
 
-def _braces(labels: Labels) -> str:
+def _braces(labels: MetricLabels) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}" if labels else ""

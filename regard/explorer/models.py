@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from regard.explorer.answers import Unable
-from regard.explorer.qa import Reads
+from regard.explorer.qa import QAService
 from regard.explorer.schema import Invalid
-from regard.explorer.summarization import Summarizes
-from regard.explorer.translation import Translates
+from regard.explorer.summarization import SummarizationService
+from regard.explorer.translation import TranslationService
 from regard.tasks.load import load
 from regard.tasks.qa.answerer import Answerer
 from regard.tasks.summarization.summarizer import Summarizer
@@ -31,7 +31,7 @@ class Served(Protocol):
         """An answer to each request, or an exception; all with the same options."""
 
 
-class Key(NamedTuple):
+class BatchKey(NamedTuple):
     """What requests have in common that are done together."""
 
     name: str
@@ -81,18 +81,18 @@ class Models:
             for name, each in self._known.items()
         ]
 
-    def run(self, key: Key, requests: list[Any]) -> list[Any]:
+    def run(self, key: BatchKey, requests: list[Any]) -> list[Any]:
         """What becomes of requests for one model with the same options."""
         return self._known[key.name].run(key.name, key.options, requests)
 
 
 def _served(model: Any) -> Served:
     if isinstance(model, Translator):
-        return Translates(model)
+        return TranslationService(model)
     if isinstance(model, Summarizer):
-        return Summarizes(model)
+        return SummarizationService(model)
     if isinstance(model, Answerer):
-        return Reads(model)
+        return QAService(model)
     raise TypeError(f"expected a translator, a summarizer or an answerer, got {type(model).__name__}")
 
 

@@ -10,14 +10,14 @@ from regard.explorer.sides import passage, weights
 from regard.tasks.qa.answerer import Answer, Answerer
 
 
-class Asked(NamedTuple):
+class QuestionRequest(NamedTuple):
     """A question about a text."""
 
     context: str
     question: str
 
 
-class Reads:
+class QAService:
     """Answers by one model."""
 
     task = "qa"
@@ -28,7 +28,7 @@ class Reads:
         self.kinds = []
         answerer.answer("a", "a")
 
-    def run(self, name: str, n_best: int, requests: Sequence[Asked]) -> list[dict[str, Any] | Invalid]:
+    def run(self, name: str, n_best: int, requests: Sequence[QuestionRequest]) -> list[dict[str, Any] | Invalid]:
         """The answers to questions, each with its likeliest places and with what its words attended to."""
         found = self.answerer.answers(requests, n_best=n_best, attention=True)
         return [
@@ -37,7 +37,7 @@ class Reads:
         ]
 
 
-def _told(asked: Asked, answer: Answer) -> dict[str, Any]:
+def _told(asked: QuestionRequest, answer: Answer) -> dict[str, Any]:
     context, question = passage(asked.context), passage(asked.question)
     shape = len(question["words"]), len(context["words"])
     return {

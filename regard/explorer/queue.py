@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from regard.explorer.metrics import SECONDS, SIZES, Metrics
+from regard.explorer.metrics import SECONDS, SIZES, ServiceMetrics
 
-Work = Callable[[Hashable, list[Any]], list[Any]]
+BatchWork = Callable[[Hashable, list[Any]], list[Any]]
 """From requests with the same key to an answer each; an answer that is an exception is raised where it was asked."""
 
 logger = logging.getLogger("regard.explorer")
@@ -50,7 +50,7 @@ class Closing(Exception):
 
 
 @dataclass(eq=False)
-class _Job:
+class _Pending:
     key: Hashable
     item: Any
     weight: int
@@ -104,7 +104,7 @@ class _Thread:
             future.set_result(answer)
 
 
-class Line:
+class Queue:
     """Runs ``work`` in one thread, on up to ``batch`` requests of one key and of ``weight`` together at most.
 
     The first of a batch waits up to ``gather`` seconds for others; while the thread is busy they gather anyway.
@@ -112,21 +112,21 @@ class Line:
 
     def __init__(
         self,
-        work: Work,
+        work: BatchWork,
         *,
         name: str,
         limit: int,
-        metrics: Metrics,
+        metrics: ServiceMetrics,
         batch: int = 1,
         weight: int = 1,
         gather: float = 0.0,
     ) -> None:
         self.name, self._work, self._limit, self._metrics = name, work, limit, metrics
         self._batch, self._weight, self._gather = batch, weight, gather
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_Pending] = deque()
         self._arrived, self._full = asyncio.Event(), asyncio.Event()
         self._closing = False
-        self._running: list[_Job] = []
+        self._running: list[_Pending] = []
         self._seconds = 0.05  # that a request takes, a moving average
         self._thread = _Thread(f"regard-{name}")
         self._task: asyncio.Task[None] | None = None
@@ -164,7 +164,7 @@ class Line:
             raise Closing
         if len(self._jobs) >= self._limit:
             raise Busy(max(1, min(30, round(self._seconds * len(self._jobs) + 0.5))))
-        job = _Job(key, item, weight, asyncio.get_running_loop().create_future())
+        job = _Pending(key, item, weight, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self._arrived.set()
         if len(self._jobs) >= self._batch:
@@ -201,9 +201,9 @@ class Line:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._full.wait(), left)
 
-    def _take(self) -> list[_Job]:
+    def _take(self) -> list[_Pending]:
         """The first in the line, and those behind it that can be done with it."""
-        taken: list[_Job] = []
+        taken: list[_Pending] = []
         weight = 0
         for job in self._jobs:
             if taken and (job.key != taken[0].key or weight + job.weight > self._weight):
@@ -217,7 +217,7 @@ class Line:
             job.begun = True
         return taken
 
-    async def _run(self, jobs: list[_Job]) -> None:
+    async def _run(self, jobs: list[_Pending]) -> None:
         start, self._running = time.monotonic(), jobs
         answers = await self._answers(jobs)
         seconds, self._running = time.monotonic() - start, []
@@ -232,7 +232,7 @@ class Line:
             else:
                 job.answer.set_result(answer)
 
-    async def _answers(self, jobs: list[_Job]) -> list[Any]:
+    async def _answers(self, jobs: list[_Pending]) -> list[Any]:
         """A batch that fails as a whole is done again one by one, so that a request spoils none but itself."""
         key, items = jobs[0].key, [job.item for job in jobs]
         try:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
-from regard.explorer.metrics import SECONDS, Metrics
+from regard.explorer.metrics import SECONDS, ServiceMetrics
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -75,7 +75,7 @@ def _is_address(name: str) -> bool:
 class Gate:
     """Around the application: refuses, adds headers, and counts."""
 
-    def __init__(self, app: App, *, hosts: Hosts, metrics: Metrics) -> None:
+    def __init__(self, app: App, *, hosts: Hosts, metrics: ServiceMetrics) -> None:
         self._app, self._hosts, self._metrics = app, hosts, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.explorer.limits import Limits
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.schema import Schema
 from regard.tasks.summarization.search import SummarySearch
 
@@ -49,7 +49,7 @@ def _object(optional: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
 
-def schemas(limits: Limits) -> dict[str, Schema]:
+def schemas(limits: ServiceLimits) -> dict[str, Schema]:
     """Everything that goes in or comes out, by name."""
     text = {"type": "string", "minLength": 1, "maxLength": limits.characters}
     model = {

@@ -14,18 +14,18 @@ from regard.explorer.answers import numbers
 from regard.tasks.translation.translator import Look
 from regard.text.subwords import Encoded
 
-Part = tuple[int, str, Encoded]
+SentencePart = tuple[int, str, Encoded]
 """Where a sentence begins in the text, the sentence, and its subwords."""
 
 
-def source_side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
+def source_side(text: str, parts: Sequence[SentencePart]) -> dict[str, Any]:
     """As the encoder reads it: the end symbol comes last."""
     side = _side(text, parts)
     side["tokens"].append({"text": "</s>", "start": len(text), "end": len(text), "word": -1})
     return side
 
 
-def target_side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
+def target_side(text: str, parts: Sequence[SentencePart]) -> dict[str, Any]:
     """As the decoder reads it: the start symbol comes first."""
     side = _side(text, parts)
     side["tokens"].insert(0, {"text": "<s>", "start": 0, "end": 0, "word": -1})
@@ -38,7 +38,7 @@ def alignment(weights: Tensor, look: Look, aer: float | None = None) -> dict[str
     return {"weights": numbers(weights.round(decimals=7)), "links": found, **look._asdict(), "aer": aer}
 
 
-def placed(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list[Part]:
+def placed(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list[SentencePart]:
     """Sentences with where they are in the text that they were cut from.
 
     >>> one = Encoded([5], [(0, 1)], [0], [0])
@@ -77,7 +77,7 @@ def _words(text: str) -> Iterator[dict[str, Any]]:
         yield {"text": match[0], "start": match.start(), "end": match.end()}
 
 
-def _side(text: str, parts: Sequence[Part]) -> dict[str, Any]:
+def _side(text: str, parts: Sequence[SentencePart]) -> dict[str, Any]:
     tokens: list[dict[str, Any]] = []
     words = list(_words(text))
     for begin, sentence, encoded in parts:

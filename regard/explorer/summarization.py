@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import weights
-from regard.tasks.summarization.summarizer import Output, Summarizer
+from regard.tasks.summarization.summarizer import Summarizer, SummaryOutput
 
 
-class Way(NamedTuple):
+class SummaryOptions(NamedTuple):
     """How summaries are searched for; ``length`` is about how many words they should have."""
 
     beam: int
     length: int | None
 
 
-class Summarizes:
+class SummarizationService:
     """Summaries by one model."""
 
     task = "summarization"
@@ -28,7 +28,7 @@ class Summarizes:
         self.kinds = []
         summarizer.outputs(["a"], beam=1, max_length=2)
 
-    def run(self, name: str, way: Way, requests: Sequence[str]) -> list[dict[str, Any] | Invalid]:
+    def run(self, name: str, way: SummaryOptions, requests: Sequence[str]) -> list[dict[str, Any] | Invalid]:
         """The summaries of documents, each with what its words were made of."""
         found = self.summarizer.outputs(requests, beam=way.beam, length=way.length)
         return [
@@ -37,7 +37,7 @@ class Summarizes:
         ]
 
 
-def _told(text: str, output: Output) -> dict[str, Any]:
+def _told(text: str, output: SummaryOutput) -> dict[str, Any]:
     summary = output.summaries[0]
     shape = len(summary.words), len(summary.source)
     return {

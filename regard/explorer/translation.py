@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from regard.explorer import view
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
-from regard.tasks.translation.output import Output
+from regard.tasks.translation.output import TranslationOutput
 from regard.tasks.translation.translator import Translator
 
 
 @dataclass(frozen=True)
-class Request:
+class TranslationRequest:
     """A text to translate; with ``trace`` also to be recorded, with ``target`` to be recorded instead."""
 
     text: str
@@ -22,14 +22,14 @@ class Request:
     target: str | None = None
 
 
-class Recorded(NamedTuple):
+class RecordedTranslation(NamedTuple):
     """The answer to a request for a trace, and what is kept for rows, tiles and steps."""
 
     answer: dict[str, Any]
     kept: view.Recording
 
 
-class Translates:
+class TranslationService:
     """Translations by one model."""
 
     task = "translation"
@@ -39,18 +39,18 @@ class Translates:
         self.kinds = _kinds(translator)
 
     def run(
-        self, name: str, beam: int | None, requests: Sequence[Request]
-    ) -> list[dict[str, Any] | Recorded | Invalid]:
+        self, name: str, beam: int | None, requests: Sequence[TranslationRequest]
+    ) -> list[dict[str, Any] | RecordedTranslation | Invalid]:
         """What becomes of texts; a beam of None is the model's own."""
         outputs = self._translated(requests, beam)
         return [self._answer(name, request, output) for request, output in zip(requests, outputs, strict=True)]
 
-    def _translated(self, requests: Sequence[Request], beam: int | None) -> list[Output]:
+    def _translated(self, requests: Sequence[TranslationRequest], beam: int | None) -> list[TranslationOutput]:
         """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
 
         What cannot be traced is not translated either: :func:`view.record` tells why.
         """
-        outputs = [Output() for _ in requests]
+        outputs = [TranslationOutput() for _ in requests]
         for trace in (False, True):
             chosen = [i for i, r in enumerate(requests) if r.trace == trace and _to_translate(self.translator, r)]
             if chosen:
@@ -60,7 +60,9 @@ class Translates:
                     outputs[i] = output
         return outputs
 
-    def _answer(self, name: str, request: Request, output: Output) -> dict[str, Any] | Recorded | Invalid:
+    def _answer(
+        self, name: str, request: TranslationRequest, output: TranslationOutput
+    ) -> dict[str, Any] | RecordedTranslation | Invalid:
         if output.problem:
             return Invalid(f"text: {output.problem}")
         try:
@@ -70,7 +72,7 @@ class Translates:
             kept = view.record(self.translator, request.text, target, own=request.target is None)
             kept.model, kept.note = name, output.note
             kept.copies = () if request.target is not None else output.translations[0].copies
-            return Recorded(kept.described(), kept)
+            return RecordedTranslation(kept.described(), kept)
         except Invalid as problem:  # the others of the batch have their answers
             return problem
 
@@ -83,13 +85,13 @@ def _kinds(translator: Translator) -> list[dict[str, Any]]:
     ]
 
 
-def _to_translate(translator: Translator, request: Request) -> bool:
+def _to_translate(translator: Translator, request: TranslationRequest) -> bool:
     if request.target is not None:
         return False
     return not request.trace or 0 < len(translator.subwords.encode(request.text).ids) <= translator.limit
 
 
-def _translation(translator: Translator, text: str, output: Output) -> dict[str, Any]:
+def _translation(translator: Translator, text: str, output: TranslationOutput) -> dict[str, Any]:
     """A translation with both sides and its word links; a text may have been cut into sentences."""
     found = output.translations[0]
     sources = [(shown.read, shown.source) for shown in found.attention]

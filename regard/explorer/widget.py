@@ -15,8 +15,8 @@ from typing import Any
 from regard.explorer import api, shapes
 from regard.explorer.answers import SHOWN, Answers, Unable
 from regard.explorer.document import has_rollout
-from regard.explorer.initial_view import opening
-from regard.explorer.limits import Limits
+from regard.explorer.initial_view import initial_view
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.schema import Invalid, checked, from_text
 from regard.explorer.view import Recording
 from regard.trace import Trace
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent / "widget"
 TRACE = "0"  # the only one there is
 logger = logging.getLogger(__name__)
 
-Answer = tuple[Any, list[bytes]]
+Reply = tuple[Any, list[bytes]]
 """What is sent as JSON, and what beside it as bytes."""
 
 
@@ -50,7 +50,7 @@ def show(
     answers = trace if isinstance(trace, Answers) else Answers(trace, name=name, item=item)
     if not answers.trace.kinds:
         raise ValueError(f"the trace is empty: {answers.trace.why_empty()}")
-    return Explorer(Desk(answers), opening(answers.trace, **chosen).address)
+    return Explorer(Desk(answers), initial_view(answers.trace, **chosen).address)
 
 
 def bundle(name: str) -> str:
@@ -76,7 +76,7 @@ class Desk:
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
-        self._limits = Limits()
+        self._limits = ServiceLimits()
         self._known = {operation.name: operation for operation in api.operations(self._limits)}
         self._schemas = shapes.schemas(self._limits)
 
@@ -100,7 +100,7 @@ class Desk:
         }
         return [name for name, found in there.items() if found]
 
-    def ask(self, question: Any) -> Answer:
+    def ask(self, question: Any) -> Reply:
         """The answer to a question, or what is wrong with it; never an exception."""
         number = question.get("id") if isinstance(question, Mapping) else None
         try:
@@ -114,7 +114,7 @@ class Desk:
             logger.exception("a question of the widget failed")
             return {"id": number, "error": f"something went wrong: {problem!r}", "status": 500}, []
 
-    def _answered(self, question: Any) -> Answer:
+    def _answered(self, question: Any) -> Reply:
         if not isinstance(question, Mapping) or not isinstance(question.get("params", {}), Mapping):
             raise Invalid("expected a question: an id, a method and its params")
         name, given = str(question.get("method")), dict(question.get("params") or {})
@@ -126,7 +126,7 @@ class Desk:
 
     # --- what is asked for ---
 
-    def models(self, _: dict[str, Any]) -> Answer:
+    def models(self, _: dict[str, Any]) -> Reply:
         kinds = self.answers.kinds()
         described = self.answers.described()
         one = {"name": described["model"] or self.answers.name or "trace", "architecture": "", "parameters": 0}
@@ -134,23 +134,23 @@ class Desk:
         found = {"models": [known], "scores": list(shapes.SCORES), "measures": self.measures()}
         return {**found, "version": str(sys.modules["regard"].__version__)}, []
 
-    def traces(self, _: dict[str, Any]) -> Answer:
+    def traces(self, _: dict[str, Any]) -> Reply:
         return {"traces": [{"id": TRACE, "name": self.answers.name, "kinds": self.answers.kinds()}]}, []
 
-    def described(self, _: dict[str, Any]) -> Answer:
+    def described(self, _: dict[str, Any]) -> Reply:
         found = self.answers.described()
         return {**found, "id": TRACE, "model": found["model"] or self.answers.name or "trace"}, []
 
-    def tile(self, given: dict[str, Any]) -> Answer:
+    def tile(self, given: dict[str, Any]) -> Reply:
         found = self.answers.tile(**self._checked("tile", given), limit=self._limits.side)
         shape = {"shape": list(found.values.shape), "exact": "exact" if found.exact else "sampled"}
         return shape, [found.values.astype("<f4").tobytes()]
 
-    def tokens(self, given: dict[str, Any]) -> Answer:
+    def tokens(self, given: dict[str, Any]) -> Reply:
         arguments = self._checked("tokens", given)
         return self.answers.tokens(first=arguments.pop("from", 0), end=arguments.pop("to", None), **arguments), []
 
-    def plain(self, name: str, given: dict[str, Any]) -> Answer:
+    def plain(self, name: str, given: dict[str, Any]) -> Reply:
         """Answers that have the same arguments here and there."""
         method: Callable[..., Any] = getattr(self.answers, name)
         return method(**self._checked(name, given)), []
@@ -170,11 +170,11 @@ class Desk:
         return arguments
 
 
-def _plain(name: str) -> Callable[[Desk, dict[str, Any]], Answer]:
+def _plain(name: str) -> Callable[[Desk, dict[str, Any]], Reply]:
     return lambda desk, given: desk.plain(name, given)
 
 
-METHODS: dict[str, Callable[[Desk, dict[str, Any]], Answer]] = {
+METHODS: dict[str, Callable[[Desk, dict[str, Any]], Reply]] = {
     "models": Desk.models,
     "traces": Desk.traces,
     "described": Desk.described,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode import NoProbabilities
-from regard.decode.engine import Found, Rows
+from regard.decode.engine import EngineHypothesis, TokenLists
 from regard.models import RNNSeq2Seq, Transformer
 from regard.models.folder import Loaded, read_config, write_config
 from regard.models.folder import open as open_folder
@@ -316,14 +316,14 @@ class CTranslate2Engine:
 
     def search(
         self,
-        sources: Rows,
-        prefixes: Rows,
+        sources: TokenLists,
+        prefixes: TokenLists,
         search: Search,
         *,
         number: int,
         ban: Sequence[int],
         words: KnownWords | None = None,
-    ) -> list[list[Found]]:
+    ) -> list[list[EngineHypothesis]]:
         """As :class:`regard.decode.engine.Engine`.
 
         CTranslate2 would give the probability of what is banned to the rest. So nothing is, at first; a sentence in
@@ -360,7 +360,7 @@ class CTranslate2Engine:
         prefix: Sequence[int],
         search: Search,
         ban: Sequence[int],
-    ) -> list[Found]:
+    ) -> list[EngineHypothesis]:
         """A sentence in known words: how an unknown one is written is suppressed, until no other is found.
 
         Where a beginning of a word goes wrong in several ways it is suppressed too: else all of its ways would be
@@ -378,7 +378,9 @@ class CTranslate2Engine:
             names += [self._tokens(one) for one in unknown]
         return self._scored(source, found, search.length_penalty)
 
-    def _search(self, sources: Rows, prefixes: Rows, search: Search, **options: Any) -> list[list[Found]]:
+    def _search(
+        self, sources: TokenLists, prefixes: TokenLists, search: Search, **options: Any
+    ) -> list[list[EngineHypothesis]]:
         own: Any = self  # of which max_length is read
         lengths = torch.tensor([len(row) + 1 for row in sources])
         longest = search.limits.longest(own, SimpleNamespace(lengths=lengths)).tolist()
@@ -399,7 +401,7 @@ class CTranslate2Engine:
         )
         return [self._found(r, most, search.length_penalty) for r, most in zip(results, longest, strict=True)]
 
-    def _scored(self, source: Sequence[int], found: list[Found], alpha: float) -> list[Found]:
+    def _scored(self, source: Sequence[int], found: list[EngineHypothesis], alpha: float) -> list[EngineHypothesis]:
         """With the scores of regard: prefix and end symbol included, what is banned keeps its probability."""
         rows = [one.tokens[: None if _unended(one) else -1] for one in found]
         read = self.read([source] * len(rows), rows, attention=False)
@@ -407,7 +409,7 @@ class CTranslate2Engine:
             (one._replace(score=one.score / len(one.tokens) ** alpha) for one in read), key=lambda f: -f.score
         )
 
-    def read(self, sources: Rows, targets: Rows, *, attention: bool) -> list[Found]:
+    def read(self, sources: TokenLists, targets: TokenLists, *, attention: bool) -> list[EngineHypothesis]:
         """As :class:`regard.decode.engine.Engine`."""
         source = [self._tokens([*row, EOS]) for row in sources]
         target = [self._tokens(row) for row in targets]
@@ -416,7 +418,8 @@ class CTranslate2Engine:
         if any(map(math.isnan, scores)):
             raise NoProbabilities
         return [
-            Found([*row, EOS], score, score, shown) for row, score, shown in zip(targets, scores, weights, strict=True)
+            EngineHypothesis([*row, EOS], score, score, shown)
+            for row, score, shown in zip(targets, scores, weights, strict=True)
         ]
 
     def _attention(self, source: list[list[str]], target: list[list[str]]) -> list[Tensor]:
@@ -438,17 +441,19 @@ class CTranslate2Engine:
     def _tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[i] for i in ids]
 
-    def _found(self, result: Any, most: int, alpha: float) -> list[Found]:
+    def _found(self, result: Any, most: int, alpha: float) -> list[EngineHypothesis]:
         rows = [[self._ids[name] for name in names] for names in result.hypotheses]
         if any(math.isnan(score) for score in result.scores):
             raise NoProbabilities
         return [
-            Found(row if len(row) <= most + (row[-1:] == [EOS]) else row[:most], score, score * len(row) ** alpha)
+            EngineHypothesis(
+                row if len(row) <= most + (row[-1:] == [EOS]) else row[:most], score, score * len(row) ** alpha
+            )
             for row, score in zip(rows, result.scores, strict=True)
         ]
 
 
-def _unended(found: Found) -> bool:
+def _unended(found: EngineHypothesis) -> bool:
     """Whether the length limit cut it off."""
     return found.tokens[-1:] != [EOS]
 

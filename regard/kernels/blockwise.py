@@ -66,7 +66,7 @@ def memory_bytes(problem: Problem) -> int:
 
 
 @dataclass(frozen=True)
-class Tile:
+class BlockTile:
     """One tile: where it lies, and what its queries and keys are."""
 
     items: slice
@@ -121,7 +121,7 @@ class Blockwise:
     wide_out = True
 
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
-        run = _Run(p)
+        run = _TileRun(p)
         out = p.v.new_empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=run.dtype)
         lse = p.v.new_empty(p.batch, p.heads, p.queries, dtype=run.dtype)
         out_by_head, lse_by_head = run.by_head(out), run.by_head(lse)
@@ -132,19 +132,19 @@ class Blockwise:
         return out, lse
 
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
-        run = _Run(p)
+        run = _TileRun(p)
         gradient = _Gradient(run)
         for rows, tiles in run.rows():
             gradient.add_rows(rows, tiles, out, lse, grad)
         return gradient.problem()
 
 
-operator.KERNELS[NAME] = Blockwise()
+operator.OPERATOR_KERNELS[NAME] = Blockwise()
 
 
 def scores(p: Problem) -> Tensor:
     """E of every pair, −inf where masked, NaN where something not finite is seen, [B, H, L, S]; for a few queries."""
-    run = _Run(p)
+    run = _TileRun(p)
     e = torch.full((p.batch, p.heads, p.queries, p.keys), -torch.inf, dtype=run.dtype, device=p.device)
     by_head = run.by_head(e)
     for _, tiles in run.rows():
@@ -153,7 +153,7 @@ def scores(p: Problem) -> Tensor:
     return e
 
 
-class _Run:
+class _TileRun:
     """A problem made ready for tiles: heads split into [K, G], exponentials taken."""
 
     def __init__(self, p: Problem) -> None:
@@ -166,7 +166,7 @@ class _Run:
 
     # --- tiles ---
 
-    def rows(self) -> Iterator[tuple[Tile, list[Tile]]]:
+    def rows(self) -> Iterator[tuple[BlockTile, list[BlockTile]]]:
         """Every block of queries (a tile of all keys) with the tiles it must look at."""
         p, blocks = self.p, self.blocks
         verdict = None
@@ -179,7 +179,7 @@ class _Run:
             skip, sure = ([], []) if verdict is None else (x[items].all(0).tolist() for x in verdict)
             for heads in _slices(p.kv_heads, p.kv_heads if every_head else blocks.heads):
                 for i, q in enumerate(_slices(p.queries, blocks.q)):
-                    row = Tile(items, heads, q, slice(0, p.keys), verdict is None)
+                    row = BlockTile(items, heads, q, slice(0, p.keys), verdict is None)
                     yield (
                         row,
                         [
@@ -193,11 +193,11 @@ class _Run:
         """[B|1, H|1, …] → [B|1, K|1, G|1, …]."""
         return x[:, :, None] if x.shape[1] == 1 else x.unflatten(1, (self.p.kv_heads, -1))
 
-    def cut(self, x: Tensor, tile: Tile, length: slice | None = None, dim: int = -2) -> Tensor:
+    def cut(self, x: Tensor, tile: BlockTile, length: slice | None = None, dim: int = -2) -> Tensor:
         """Slice [B|1, K|1, …] and one length dim where they are not broadcast, in the type computed in."""
         return _cut(x, tile, length, dim).to(self.dtype)
 
-    def shape(self, tile: Tile) -> tuple[int, ...]:
+    def shape(self, tile: BlockTile) -> tuple[int, ...]:
         return _len(tile.items), _len(tile.heads), self.p.heads // self.p.kv_heads, _len(tile.q), _len(tile.k)
 
     def room(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -209,14 +209,14 @@ class _Run:
 
     # Tiles come in rows, and rows by heads: what was cut for the one before mostly serves the next.
 
-    def queries(self, x: Tensor, tile: Tile) -> Tensor:
+    def queries(self, x: Tensor, tile: BlockTile) -> Tensor:
         """The tile's rows of [B, H, L, D], [b·k, G·l, D]."""
         where, key = (tile.items.start, tile.heads.start, tile.q.start), ("queries", id(x))
         if key not in self.latest or self.latest[key][0] != where:
             self.latest[key] = where, _rows(self.cut(self.by_head(x), tile, tile.q))
         return self.latest[key][1]
 
-    def keys(self, x: Tensor | None, tile: Tile) -> Tensor:
+    def keys(self, x: Tensor | None, tile: BlockTile) -> Tensor:
         """The tile's keys of [B, K, S, D], [b·k, s, D]; a view if the type is the one computed in."""
         assert x is not None
         where, key = (tile.items.start, tile.heads.start), ("keys", id(x))
@@ -226,7 +226,7 @@ class _Run:
 
     # --- scores of a tile ---
 
-    def scores(self, tile: Tile, poison: bool = False) -> tuple[Tensor, Tensor | None]:
+    def scores(self, tile: BlockTile, poison: bool = False) -> tuple[Tensor, Tensor | None]:
         """E of a tile, −inf (and NaN) where they belong; and the pair sum after the cap, if there is one."""
         p = self.p
         e = self.room("scores", self.shape(tile))
@@ -245,20 +245,20 @@ class _Run:
             e.masked_fill_(~self.visible(tile), -torch.inf)
         return e, capped
 
-    def visible(self, tile: Tile) -> Tensor:
+    def visible(self, tile: BlockTile) -> Tensor:
         assert self.p.mask is not None
         mask = self.p.mask.for_items(tile.items)
         seen = self.by_head(mask.visible(self.index[tile.q], self.positions_of(tile), self.cols[tile.k]))
         return seen if seen.shape[1] == 1 else seen[:, tile.heads]
 
-    def positions_of(self, tile: Tile) -> Tensor:
+    def positions_of(self, tile: BlockTile) -> Tensor:
         """The positions of the tile's queries, [b|1, l]."""
         positions = self.positions if self.positions.shape[0] == 1 else self.positions[tile.items]
         return positions[:, tile.q]
 
     # What is not started yet is written, to the rest is added.
 
-    def add_pairs(self, e: Tensor, tile: Tile, started: bool) -> None:
+    def add_pairs(self, e: Tensor, tile: BlockTile, started: bool) -> None:
         for term in self.p.terms.pairs:
             if isinstance(term, DotTerm):
                 assert not isinstance(term.scale, Tensor)
@@ -271,7 +271,7 @@ class _Run:
         if not started:
             e.zero_()
 
-    def add_singles(self, e: Tensor, tile: Tile, started: bool) -> bool:
+    def add_singles(self, e: Tensor, tile: BlockTile, started: bool) -> bool:
         """Add the other terms; whether the tile is started now."""
         for term in self.p.terms.terms:
             if isinstance(term, BiasTerm):
@@ -303,7 +303,7 @@ class _Run:
             return None
         return torch.exp(2 * a).mul_(0.5), torch.exp(2 * b)
 
-    def one_minus_tanh(self, term: TanhTerm, tile: Tile) -> Tensor:
+    def one_minus_tanh(self, term: TanhTerm, tile: BlockTile) -> Tensor:
         """u = 1 − tanh(a_i + b_j), [b, K, G, l, s, D]."""
         exponentials = self.exponentials[id(term)]
         if exponentials is None:
@@ -317,7 +317,7 @@ class _Run:
 
     # --- relative positions ---
 
-    def add_offsets(self, e: Tensor, table: Tensor, slope: Tensor | None, tile: Tile, started: bool) -> None:
+    def add_offsets(self, e: Tensor, table: Tensor, slope: Tensor | None, tile: BlockTile, started: bool) -> None:
         """table[i, entry(i, j)] − slope · beyond(i, j) for a table [b|1, k|1, G|1, l|1, R]."""
         diagonals, reach = self.diagonals(tile), table.shape[-1] // 2
         if diagonals is None:
@@ -334,26 +334,26 @@ class _Run:
             part = diagonals.columns(near).look_up(table, slope, partial(self.room, "diagonals"))
             _put(e[..., near], part, started)
 
-    def diagonals(self, tile: Tile) -> Diagonals | None:
+    def diagonals(self, tile: BlockTile) -> Diagonals | None:
         """The tile's relative positions, if they are known without looking."""
         if isinstance(self.p.offset, Tensor) or self.p.rows is not None or self.p.key_positions is not None:
             return None
         return Diagonals(tile.k.start - tile.q.start - self.p.offset, _len(tile.q), _len(tile.k))
 
-    def delta(self, tile: Tile) -> Tensor:
+    def delta(self, tile: BlockTile) -> Tensor:
         """position(j) − position(i), [b|1, l, s]."""
         keys = self.key_positions if self.key_positions.shape[0] == 1 else self.key_positions[tile.items]
         return keys[:, None, tile.k] - self.positions_of(tile)[..., None]
 
-    def entries(self, reach: int, tile: Tile) -> Tensor:
+    def entries(self, reach: int, tile: BlockTile) -> Tensor:
         """Each pair's table entry, [b|1, 1, 1, l, s]."""
         return (self.delta(tile).clamp(-reach, reach) + reach)[:, None, None]
 
-    def beyond(self, reach: int, tile: Tile) -> Tensor:
+    def beyond(self, reach: int, tile: BlockTile) -> Tensor:
         """How far each pair lies outside the table, [b|1, 1, 1, l, s]."""
         return (self.delta(tile).abs() - reach).clamp(min=0)[:, None, None].to(self.dtype)
 
-    def add_buckets(self, out: Tensor, x: Tensor, tile: Tile) -> None:
+    def add_buckets(self, out: Tensor, x: Tensor, tile: BlockTile) -> None:
         """Add Σ_j x_ij by table entry to [b, k, G, l|1, R], summed over i if that has one row: look-up's transpose."""
         diagonals, size = self.diagonals(tile), out.shape[-1]
         if diagonals is None:
@@ -368,7 +368,7 @@ class _Run:
             if far.shape[-1]:
                 out[..., entry] += far.sum((3, 4))[..., None] if one else far.sum(-1)
 
-    def slope_gradient(self, grad: Tensor, reach: int, tile: Tile) -> Tensor:
+    def slope_gradient(self, grad: Tensor, reach: int, tile: BlockTile) -> Tensor:
         """−Σ_ij g_ij · beyond(i, j), [b, k, G]."""
         diagonals = self.diagonals(tile)
         if diagonals is None:
@@ -379,7 +379,7 @@ class _Run:
 
     # --- forward ---
 
-    def kept(self, tile: Tile) -> Tensor | None:
+    def kept(self, tile: BlockTile) -> Tensor | None:
         """1/(1 − p) where dropout keeps a pair, else 0."""
         p = self.p
         if p.dropout == 0:
@@ -393,7 +393,7 @@ class _Run:
         scaled: Tensor = keep.unflatten(1, (_len(tile.heads), -1)).to(self.dtype) / (1 - p.dropout)
         return scaled
 
-    def forward_rows(self, rows: Tile, tiles: list[Tile]) -> tuple[Tensor, Tensor]:
+    def forward_rows(self, rows: BlockTile, tiles: list[BlockTile]) -> tuple[Tensor, Tensor]:
         """Context and logsumexp of a block of queries, [b, k, G, l, Dv] and [b, k, G, l]."""
         p = self.p
         shape = self.shape(rows)[:-1]
@@ -419,7 +419,7 @@ class _Run:
         nothing = total == 0
         return context / total.masked_fill(nothing, 1.0)[..., None], top + total.log()
 
-    def _first(self, rows: Tile) -> tuple[Tensor, Tensor]:
+    def _first(self, rows: BlockTile) -> tuple[Tensor, Tensor]:
         """The online softmax before any key: the largest score and the sum, [b, k, G, l]."""
         shape = self.shape(rows)[:-1]
         if self.p.sink is None:
@@ -432,7 +432,7 @@ class _Run:
 class _Gradient:
     """The gradients of every tensor of a problem, added up tile by tile."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: _TileRun) -> None:
         p = self.p = run.p
         self.run = run
         self.v = self._columns(p.v)
@@ -467,18 +467,20 @@ class _Gradient:
             return replace(t, q=self._zeros(t.q), k=self._zeros(t.k), captured=rest)
         return KeyTerm(self._zeros(t.c))
 
-    def add(self, into: Tensor, part: Tensor, tile: Tile, length: slice | None = None, key_side: bool = False) -> None:
+    def add(
+        self, into: Tensor, part: Tensor, tile: BlockTile, length: slice | None = None, key_side: bool = False
+    ) -> None:
         """Add a tile's part [b, k, G, …] to a gradient [B|1, H|1, …], summed where that is broadcast."""
         into = into[:, :, None] if key_side else self.run.by_head(into)
         into = _cut(into, tile, length)
         broadcast = [d for d in range(part.ndim) if into.shape[d] == 1 and part.shape[d] != 1]
         into += part.sum(broadcast, keepdim=True) if broadcast else part
 
-    def add_product(self, into: Tensor | None, x: Tensor, y: Tensor, tile: Tile, scale: float = 1.0) -> None:
+    def add_product(self, into: Tensor | None, x: Tensor, y: Tensor, tile: BlockTile, scale: float = 1.0) -> None:
         """Add scale · Σ_i x_ij y_id, over queries and heads of the group, to keys' gradients [B, K, S, D]."""
         self.run.keys(into, tile).mT.baddbmm_(y.mT, _rows(x), alpha=scale)
 
-    def add_rows(self, rows: Tile, tiles: list[Tile], out: Tensor, lse: Tensor, grad: Tensor) -> None:
+    def add_rows(self, rows: BlockTile, tiles: list[BlockTile], out: Tensor, lse: Tensor, grad: Tensor) -> None:
         p, run = self.p, self.run
         out, grad = (run.cut(run.by_head(x), rows, rows.q) for x in (out, grad))
         lse = run.cut(run.by_head(lse)[..., None], rows, rows.q)[..., 0]
@@ -514,7 +516,7 @@ class _Gradient:
             share = torch.exp(run.cut(run.by_head(p.sink), rows)[..., None] - safe)
             self.add(self.sink, -(share * delta).sum(-1), rows)
 
-    def _row_parts(self, rows: Tile) -> list[tuple[Tensor, Tensor]]:
+    def _row_parts(self, rows: BlockTile) -> list[tuple[Tensor, Tensor]]:
         """Gradients of a block of queries that all its tiles add to, each with where it goes in the end."""
         shape, parts = self.run.shape(rows), []
         for into in self.terms:
@@ -526,7 +528,7 @@ class _Gradient:
         return parts
 
     def _add_terms(
-        self, tile: Tile, grad: Tensor, capped: Tensor | None, row_parts: list[tuple[Tensor, Tensor]]
+        self, tile: BlockTile, grad: Tensor, capped: Tensor | None, row_parts: list[tuple[Tensor, Tensor]]
     ) -> None:
         p, run, parts = self.p, self.run, {id(into): part for into, part in row_parts}
         for term, into in zip(p.terms.terms, self.terms, strict=True):
@@ -551,14 +553,14 @@ class _Gradient:
             elif isinstance(term, TanhTerm) and isinstance(into, TanhTerm):
                 self._add_tanh(term, into, grad, tile)
 
-    def _add_formula(self, term: FormulaTerm, into: FormulaTerm, grad: Tensor, tile: Tile) -> None:
+    def _add_formula(self, term: FormulaTerm, into: FormulaTerm, grad: Tensor, tile: BlockTile) -> None:
         assert into.k is not None and into.captured is not None and self.p.rows is None
         q, k, *rest = _formula.gradients(term, tile.q, grad.flatten(1, 2))
         for total, part in zip((into.q[:, :, tile.q], into.k, *into.captured), (q, k, *rest), strict=True):
             if part is not None:
                 total += part
 
-    def _add_tanh(self, term: TanhTerm, into: TanhTerm, grad: Tensor, tile: Tile) -> None:
+    def _add_tanh(self, term: TanhTerm, into: TanhTerm, grad: Tensor, tile: BlockTile) -> None:
         assert into.b is not None
         w = self.run.cut(self.run.by_head(term.w), tile)
         u = self.run.one_minus_tanh(term, tile)
@@ -578,7 +580,7 @@ def _len(s: slice) -> int:
     return int(s.stop - s.start)
 
 
-def _cut(x: Tensor, tile: Tile, length: slice | None = None, dim: int = -2) -> Tensor:
+def _cut(x: Tensor, tile: BlockTile, length: slice | None = None, dim: int = -2) -> Tensor:
     """The tile's items and heads of [B|1, K|1, …] and a slice of one more dim, where they are not broadcast."""
     x = x if x.shape[0] == 1 else x[tile.items]
     x = x if x.shape[1] == 1 else x[:, tile.heads]

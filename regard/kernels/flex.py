@@ -30,7 +30,7 @@ PROGRAMS = 256  # compiled for as many functions and settings
 KINDS = (Causal, Window, Lengths, Prefix, Documents, Dense)
 _KNOWN: dict[tuple[object, ...], BlockMask] = {}
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch item, head, query and key
-Place = Callable[[Tensor, Tensor], Tensor]  # of batch item and index
+IndexMap = Callable[[Tensor, Tensor], Tensor]  # of batch item and index
 
 
 def refuses(problem: Problem) -> str | None:
@@ -126,7 +126,7 @@ def _edit(term: FormulaTerm, p: Problem) -> Callable[..., Tensor]:
     return lambda s, b, h, i, j: f(s, b, h, of_query(b, i), of_key(b, j))
 
 
-def _place(start: int | Tensor, length: int, p: Problem) -> Place:
+def _place(start: int | Tensor, length: int, p: Problem) -> IndexMap:
     """Where a query or key stands, given where less its index: a number, [B] or [B|1, length]."""
     if not isinstance(start, Tensor) and start == 0:
         return _by_index
@@ -134,7 +134,7 @@ def _place(start: int | Tensor, length: int, p: Problem) -> Place:
     return _at(torch.arange(length, device=p.device) + start, p)
 
 
-def _at(positions: Tensor, p: Problem) -> Place:
+def _at(positions: Tensor, p: Problem) -> IndexMap:
     """By positions, [length] or [B|1, length]."""
     position = positions.expand(p.batch, -1)
     return lambda b, i: position[b, i]
@@ -247,7 +247,7 @@ def _near(mask: Causal | Window, p: Problem) -> Visible:
     return sides[0] if len(sides) == 1 else _joined(And, sides)
 
 
-def _places(p: Problem) -> tuple[Place, Place]:
+def _places(p: Problem) -> tuple[IndexMap, IndexMap]:
     """Where a query and a key stand, by item and index."""
     keys = _by_index if p.key_positions is None else _at(p.key_positions, p)
     return _place(p.offset, p.queries, p), keys

@@ -22,7 +22,7 @@ from regard.mask import ByVisible, Mask, build, unknown
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 
-class Kernel(Protocol):
+class OperatorKernel(Protocol):
     """What a kernel behind the operator looks like."""
 
     # Keep the context in the type computed in until the backward pass: a half type's rounding would leave
@@ -36,7 +36,7 @@ class Kernel(Protocol):
         """The problem with the gradient in the place of every floating-point tensor."""
 
 
-KERNELS: dict[str, Kernel] = {}
+OPERATOR_KERNELS: dict[str, OperatorKernel] = {}
 
 
 def stays_out(problem: Problem) -> str | None:
@@ -87,7 +87,7 @@ def _nothing_looks_on(v: Tensor) -> bool:
 
 def _compute(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
     with _autocast.off(problem.device):
-        return KERNELS[kernel].forward(problem)
+        return OPERATOR_KERNELS[kernel].forward(problem)
 
 
 def _needs_gradient(tensors: list[Tensor]) -> bool:
@@ -254,7 +254,7 @@ def _backward(
     problem = unpack(code, tensors, ints, floats, python)
     with _autocast.off(problem.device):
         packed = _Packed()
-        packed.put_problem(KERNELS[kernel].backward(problem, out, lse, grad))
+        packed.put_problem(OPERATOR_KERNELS[kernel].backward(problem, out, lse, grad))
     return [
         g.to(t.dtype).contiguous() if t.is_floating_point() else t.new_zeros(())
         for g, t in zip(packed.tensors, tensors, strict=True)
@@ -266,7 +266,7 @@ def _fake_forward(
 ) -> tuple[Tensor, Tensor]:
     p = unpack(code, tensors, ints, floats)
     shape = (p.batch, p.heads, p.queries)
-    dtype = p.compute_dtype if KERNELS[kernel].wide_out else p.dtype
+    dtype = p.compute_dtype if OPERATOR_KERNELS[kernel].wide_out else p.dtype
     return p.v.new_empty((*shape, p.v.shape[-1]), dtype=dtype), p.v.new_empty(shape, dtype=p.compute_dtype)
 
 

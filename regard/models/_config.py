@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from regard.files.kinds import check_fields
 
-T = TypeVar("T", bound="Config")
+T = TypeVar("T", bound="ModelConfig")
 
 TIED = ("all", "decoder", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class ModelConfig:
     """Symbols and what is tied.
 
     ``tied``: "all" shares one matrix between source embedding, target embedding and softmax, "decoder" the last two,

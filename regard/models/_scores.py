@@ -32,7 +32,7 @@ ScoreSpec = str | Mapping[str, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class ScorePlace:
     """Where a score stands: one attention's heads and dims."""
 
     heads: int
@@ -46,12 +46,12 @@ class Place:
         return {"heads": self.heads, "kv_heads": self.kv_heads} if per_head else {}
 
 
-def _dot(at: Place, *, scale: float | None = None) -> Score:
+def _dot(at: ScorePlace, *, scale: float | None = None) -> Score:
     return Dot(scale)
 
 
 def _additive(
-    at: Place, *, hidden_dim: int | None = None, per_head: bool = True, init: str = "glorot", form: str = "auto"
+    at: ScorePlace, *, hidden_dim: int | None = None, per_head: bool = True, init: str = "glorot", form: str = "auto"
 ) -> Score:
     sets = at.sets(per_head)
     return Additive(
@@ -65,12 +65,12 @@ def _additive(
     )
 
 
-def _general(at: Place, *, per_head: bool = True, scale: float = 1.0) -> Score:
+def _general(at: ScorePlace, *, per_head: bool = True, scale: float = 1.0) -> Score:
     heads, kv_heads = (at.heads, at.kv_heads) if per_head else (None, None)
     return General(at.head_dim, at.head_dim, heads=heads, kv_heads=kv_heads, scale=scale)
 
 
-def _trilinear(at: Place, *, per_head: bool = True) -> Score:
+def _trilinear(at: ScorePlace, *, per_head: bool = True) -> Score:
     """BiDAF's, without the part that a softmax over keys cancels."""
     heads, kv_heads = (at.heads, at.kv_heads) if per_head else (None, None)
     scale = at.head_dim**-0.5
@@ -79,34 +79,34 @@ def _trilinear(at: Place, *, per_head: bool = True) -> Score:
 
 
 def _bilinear(
-    at: Place, *, rank: int | None = None, shared: bool = False, per_head: bool = True, scale: float | None = None
+    at: ScorePlace, *, rank: int | None = None, shared: bool = False, per_head: bool = True, scale: float | None = None
 ) -> Score:
     rank = rank or at.head_dim
     scale = rank**-0.5 if scale is None else scale
     return Bilinear(at.head_dim, at.head_dim, rank, shared, scale=scale, **at.sets(per_head))
 
 
-def _location(at: Place, *, max_distance: int = 16, per_head: bool = True, scale: float = 1.0) -> Score:
+def _location(at: ScorePlace, *, max_distance: int = 16, per_head: bool = True, scale: float = 1.0) -> Score:
     return Location(at.head_dim, max_distance, scale, **at.sets(per_head))
 
 
-def _relative(at: Place, *, max_distance: int = 16, values: bool = False, per_head: bool = False) -> Score:
+def _relative(at: ScorePlace, *, max_distance: int = 16, values: bool = False, per_head: bool = False) -> Score:
     return Relative(at.head_dim, max_distance, values, **at.sets(per_head))
 
 
-def _rotary(at: Place, *, base: float = 10000.0, interleaved: bool = False) -> Score:
+def _rotary(at: ScorePlace, *, base: float = 10000.0, interleaved: bool = False) -> Score:
     return Rotary(Dot(), base, interleaved=interleaved)
 
 
-def _alibi(at: Place) -> Score:
+def _alibi(at: ScorePlace) -> Score:
     return Dot() + ALiBi(at.heads)
 
 
-def _t5(at: Place, *, buckets: int = 32, max_distance: int = 128) -> Score:
+def _t5(at: ScorePlace, *, buckets: int = 32, max_distance: int = 128) -> Score:
     return Dot() + T5Bias(at.heads, buckets, max_distance, bidirectional=not at.causal, dim=at.dim)
 
 
-def _cosine(at: Place, *, scale: float = 10.0, per_head: bool = True) -> Score:
+def _cosine(at: ScorePlace, *, scale: float = 10.0, per_head: bool = True) -> Score:
     return Cosine(scale, heads=at.heads if per_head else None)
 
 
@@ -125,7 +125,7 @@ KINDS: dict[str, Callable[..., Score]] = {
 }
 
 
-def make_score(spec: ScoreSpec, at: Place) -> Score:
+def make_score(spec: ScoreSpec, at: ScorePlace) -> Score:
     """The score that a specification describes, with fresh parameters."""
     if isinstance(spec, str):
         return _one(spec, {}, at)
@@ -138,7 +138,7 @@ def make_score(spec: ScoreSpec, at: Place) -> Score:
     return _groups(spec, at)
 
 
-def _one(kind: str, parameters: Mapping[str, Any], at: Place) -> Score:
+def _one(kind: str, parameters: Mapping[str, Any], at: ScorePlace) -> Score:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"score kind must be one of {', '.join(KINDS)}, got {kind!r}")
     make = KINDS[kind]
@@ -153,7 +153,7 @@ def _one(kind: str, parameters: Mapping[str, Any], at: Place) -> Score:
     return make(at, **parameters)
 
 
-def _groups(spec: Sequence[Any], at: Place) -> Score:
+def _groups(spec: Sequence[Any], at: ScorePlace) -> Score:
     group = at.heads // at.kv_heads
     parts = []
     for entry in spec:

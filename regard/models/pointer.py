@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models._memory import Memory, lengths_of, padding
-from regard.models._scores import Place, ScoreSpec, make_score
+from regard.models._scores import ScorePlace, ScoreSpec, make_score
 from regard.models._windows import Windows
 from regard.models.transformer import Transformer, TransformerConfig, TransformerState
 from regard.nn import SinusoidalPositions
@@ -149,7 +149,7 @@ class PointerTransformer(Transformer):
         super().__init__(config)
         c = config
         self.copy_query, self.copy_key = nn.Linear(c.dim, c.copy_dim), nn.Linear(c.dim, c.copy_dim)
-        self.copy_score = make_score(c.copy_score, Place(1, 1, c.copy_dim, c.dim))
+        self.copy_score = make_score(c.copy_score, ScorePlace(1, 1, c.copy_dim, c.dim))
         self.gate = nn.Linear(2 * c.dim, 1)
         self.follow = nn.Linear(c.dim, 2) if c.follow else None
         self.coverage = nn.Parameter(torch.empty(())) if c.coverage else None

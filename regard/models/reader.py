@@ -15,7 +15,7 @@ from regard.attention.call import attend, observed, steps
 from regard.common.module import Module
 from regard.mask import Dense, Lengths
 from regard.models._memory import lengths_of, padding
-from regard.models._scores import Place, ScoreSpec, make_score
+from regard.models._scores import ScorePlace, ScoreSpec, make_score
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.nn import EncoderLayer
 from regard.score import Score
@@ -142,7 +142,7 @@ class Flow(Module):
     def __init__(self, config: ReaderConfig) -> None:
         super().__init__()
         c = config
-        one = Place(1, 1, c.dim, c.dim)  # one head over the whole width, without projections
+        one = ScorePlace(1, 1, c.dim, c.dim)  # one head over the whole width, without projections
         self.to_question, self.to_context = make_score(c.cross_score, one), make_score(c.cross_score, one)
         self.mix = nn.Linear(4 * c.dim, c.dim)
         self.dropout = nn.Dropout(c.dropout)

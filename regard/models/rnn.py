@@ -21,16 +21,16 @@ from regard.attention.call import attend, attend_densely, observed
 from regard.common.module import Module
 from regard.mask import Mask
 from regard.models._bidirectional import CELLS, Bidirectional
-from regard.models._config import Config
+from regard.models._config import ModelConfig
 from regard.models._memory import Memory, lengths_of, step_padding
-from regard.models._scores import Place, ScoreSpec, make_score
+from regard.models._scores import ScorePlace, ScoreSpec, make_score
 from regard.nn import Embedding
 from regard.score import Additive, PerHead, Score
 from regard.score.terms import Keys, KeyTerm, Queries
 
 
 @dataclass(frozen=True, kw_only=True)
-class RNNConfig(Config):
+class RNNConfig(ModelConfig):
     """What a recurrent encoder-decoder is made of; plain values only.
 
     ``dim`` is the embeddings' width, ``hidden_dim`` that of the decoder's state and of h_i (half of it per
@@ -63,7 +63,7 @@ class RNNConfig(Config):
             raise ValueError(f"RNNConfig: location_width must be odd, got {self.location_width}")
 
 
-class _Given(Score):
+class _KeyBias(Score):
     """e_ij = c_j, a number per key that is there already."""
 
     positional = False
@@ -138,7 +138,7 @@ class RNNSeq2Seq(Module):
         self.softmax = nn.Linear(c.dim, c.vocab_size, bias=False) if c.tied == "none" else None
         self.encoder = Bidirectional(c.cell, c.dim, c.hidden_dim // 2, c.encoder_layers, c.dropout)
         self.bridge = nn.Linear(c.hidden_dim, c.decoder_layers * self._parts * c.hidden_dim)
-        score = make_score(c.score, Place(c.heads, c.heads, c.hidden_dim // c.heads, c.hidden_dim))
+        score = make_score(c.score, ScorePlace(c.heads, c.heads, c.hidden_dim // c.heads, c.hidden_dim))
         first = c.dim + c.hidden_dim + (c.dim if c.input_feeding else 0)
         sizes = [first] + [c.hidden_dim] * (c.decoder_layers - 1)
         self.cells = nn.ModuleList(cell(size, c.hidden_dim) for size in sizes)
@@ -156,7 +156,7 @@ class RNNSeq2Seq(Module):
         self.location = nn.Conv1d(1, c.location_features, c.location_width, padding="same", bias=False)
         inside = score.W.shape[-2] if isinstance(score, Additive) else 1
         self.location_proj = nn.Linear(c.location_features, inside, bias=False)
-        return score if isinstance(score, Additive) else score + _Given()
+        return score if isinstance(score, Additive) else score + _KeyBias()
 
     @property
     def _parts(self) -> int:

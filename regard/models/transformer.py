@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from regard.common.module import Module
 from regard.mask import Causal, Lengths, Mask, as_mask
-from regard.models._config import Config
+from regard.models._config import ModelConfig
 from regard.models._memory import Memory, lengths_of, padding, step_padding
-from regard.models._scores import Place, ScoreSpec, make_score
+from regard.models._scores import ScorePlace, ScoreSpec, make_score
 from regard.nn import (
     Cache,
     DecoderLayer,
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(Config):
+class TransformerConfig(ModelConfig):
     """What a Transformer is made of; plain values only.
 
     A model without encoder layers is decoder-only, one without decoder layers encoder-only. ``self_score``,
@@ -96,8 +96,8 @@ class TransformerConfig(Config):
         if self.bert_alone and self.decoder_layers and (self.segments or self.embedding_norm):
             raise ValueError("TransformerConfig: segments and embedding_norm are for models with decoder_layers = 0")
 
-    def place(self, causal: bool = False) -> Place:
-        return Place(self.heads, self.kv_heads or self.heads, self.dim // self.heads, self.dim, causal)
+    def place(self, causal: bool = False) -> ScorePlace:
+        return ScorePlace(self.heads, self.kv_heads or self.heads, self.dim // self.heads, self.dim, causal)
 
     def norm_first(self, decoder: bool = False) -> bool:
         norm = self.decoder_norm if decoder and self.decoder_norm is not None else self.norm

@@ -17,7 +17,7 @@ from regard.plot._canvas import (
     ORANGE,
     PALE,
     SIZE,
-    Words,
+    FigureLabels,
     bare,
     figure_of,
     labels,
@@ -42,7 +42,7 @@ HIGH = 150.0  # points of the highest arc
 
 
 @dataclass(frozen=True)
-class Line:
+class WordRow:
     """Words on a line: where their middles are, in points, at what height, and which of them are written."""
 
     words: list[str]
@@ -99,7 +99,7 @@ def arcs(
     sums = [float(row.sum()) for row in rows.values()]
     share = max(sums) < 1.001 if own.measure == MEASURES["weights"] else all(abs(x - 1) < 0.001 for x in sums)
     full = 1.0 if share else max((arc.weight for arc in found), default=1.0)
-    text = Words(own.columns, names)
+    text = FigureLabels(own.columns, names)
     rest = max(0.0, sum(sums) - sum(arc.weight for arc in found)) / len(rows)
     said = _caption(own.measure, len(rows), top, len(own.columns), rest, share)
     ax, lines = _layout(text, own.columns, names, found, query, ax, said, bool(heading or own.title))
@@ -145,7 +145,7 @@ def _largest(row: Tensor, query: int, top: int) -> list[Arc]:
 
 
 def _layout(
-    text: Words,
+    text: FigureLabels,
     keys: list[str],
     names: list[str],
     found: list[Arc],
@@ -153,7 +153,7 @@ def _layout(
     ax: Axes | None,
     said: str,
     titled: bool,
-) -> tuple[Any, list[Line]]:
+) -> tuple[Any, list[WordRow]]:
     """Lines of words and axes in points: the words at 0, and with two lines the queries below them."""
     room = WIDEST if ax is None else points(ax)[0]
     wanted = [{arc.key: arc.weight for arc in found}, dict.fromkeys((arc.query for arc in found), 2.0)]
@@ -181,7 +181,9 @@ def _layout(
     return ax, lines
 
 
-def _line(words: list[str], from_right: bool, y: float, room: float, text: Words, wanted: dict[int, float]) -> Line:
+def _line(
+    words: list[str], from_right: bool, y: float, room: float, text: FigureLabels, wanted: dict[int, float]
+) -> WordRow:
     """Words side by side, smaller if they have to be; if even that is too wide, only those wanted are written."""
     sizes = widths(words, TEXT, text.family)
     whole = sum(sizes) + GAP * TEXT * len(words)
@@ -194,7 +196,7 @@ def _line(words: list[str], from_right: bool, y: float, room: float, text: Words
     if from_right:
         middles = [ends[-1] - middle for middle in middles]
     written = range(len(words)) if fits else _apart(middles, [w * size / TEXT for w in sizes], wanted)
-    return Line(words, middles, y, size, frozenset(written))
+    return WordRow(words, middles, y, size, frozenset(written))
 
 
 def _apart(middles: list[float], sizes: list[float], wanted: dict[int, float]) -> list[int]:
@@ -206,9 +208,9 @@ def _apart(middles: list[float], sizes: list[float], wanted: dict[int, float]) -
     return kept
 
 
-def _centred(line: Line, width: float) -> Line:
+def _centred(line: WordRow, width: float) -> WordRow:
     move = (width - max(line.middles) - min(line.middles)) / 2
-    return Line(line.words, [x + move for x in line.middles], line.y, line.size, line.written)
+    return WordRow(line.words, [x + move for x in line.middles], line.y, line.size, line.written)
 
 
 def _height(span: float) -> float:
@@ -219,7 +221,7 @@ def _height(span: float) -> float:
 # --- what is drawn ---
 
 
-def _starts(found: list[Arc], lines: list[Line], scale: float) -> dict[Arc, float]:
+def _starts(found: list[Arc], lines: list[WordRow], scale: float) -> dict[Arc, float]:
     """Where each arc leaves its query's word: side by side, in the order in which they do not cross.
 
     Over one line those to the left stand left, the nearest outermost; those to the right likewise; a loop in between.
@@ -244,13 +246,13 @@ def _turn(away: float) -> float:
     return math.copysign(1 / (1 + abs(away)), away) if away else 0.0
 
 
-def _lean(found: list[Arc], lines: list[Line]) -> int:
+def _lean(found: list[Arc], lines: list[WordRow]) -> int:
     """−1 or 1 where all arcs that are no loop go to the other side, else 0."""
     sides = {lines[0].middles[arc.key] > lines[-1].middles[arc.query] for arc in found if arc.key != arc.query}
     return 0 if len(sides) == 2 else -1 if sides == {True} else 1
 
 
-def _draw(ax: Axes, arc: Arc, lines: list[Line], width: float, x1: float, lean: int) -> None:
+def _draw(ax: Axes, arc: Arc, lines: list[WordRow], width: float, x1: float, lean: int) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -270,7 +272,7 @@ def _draw(ax: Axes, arc: Arc, lines: list[Line], width: float, x1: float, lean: 
     ax.add_patch(PathPatch(path, linewidth=width, label=f"{arc.query}-{arc.key}", **style))
 
 
-def _keys(ax: Axes, line: Line, text: Words, found: list[Arc], share: bool, cross: bool) -> None:
+def _keys(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc], share: bool, cross: bool) -> None:
     """The line of keys. With one query those that it looks at stand out and have their weight beside them."""
     one = len({arc.query for arc in found}) == 1
     weight = {arc.key: arc.weight for arc in found} if one else {}
@@ -283,14 +285,14 @@ def _keys(ax: Axes, line: Line, text: Words, found: list[Arc], share: bool, cros
         ax.text(*place, _amount(weight[i], share), ha="center", va="center", fontsize=small, color=BLUE)
 
 
-def _asked(ax: Axes, line: Line, text: Words, found: list[Arc]) -> None:
+def _asked(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc]) -> None:
     """The line of queries. If there is one, it stands out."""
     asked = {arc.query for arc in found}
     strong = dict.fromkeys(asked, ORANGE) if len(asked) == 1 else dict.fromkeys(range(len(line.words)), INK)
     _write(ax, line, text, strong)
 
 
-def _write(ax: Axes, line: Line, text: Words, strong: dict[int, str]) -> None:
+def _write(ax: Axes, line: WordRow, text: FigureLabels, strong: dict[int, str]) -> None:
     """Words in their colours, the others pale; a short stroke where there is no room for a word."""
     halves = widths([line.words[i] for i in sorted(line.written)], line.size, text.family)
     clear = [(line.middles[i], w / 2 + 2) for i, w in zip(sorted(line.written), halves, strict=True)]

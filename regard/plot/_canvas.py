@@ -42,7 +42,7 @@ SHADES = ("#ffffff", "#e3f0ee", "#b9ddd9", "#7fc3c8", "#45a0bd", "#2a78ab", "#23
 # --- the numbers ---
 
 
-class Table(NamedTuple):
+class LabelledMatrix(NamedTuple):
     """Numbers [L, S] (or [..., L, S]) with a label for each row and column, what they are, and whose."""
 
     values: Tensor
@@ -64,7 +64,7 @@ def table(
     kind: str = "self",
     call: int | None = -1,
     sides: tuple[str, str] = ("rows", "columns"),
-) -> Table:
+) -> LabelledMatrix:
     """From numbers as they are, or from a trace: of one head, or the mean over a layer's heads."""
     if not isinstance(source, Trace):
         if (layer, head, item, kind, call) != (None, None, 0, "self", -1):
@@ -72,7 +72,7 @@ def table(
                 "layer, head, item, kind and call say which part of a trace to draw; these are plain numbers"
             )
         values = numbers(source)
-        return Table(values, *_labels(values, rows, columns, sides), measure or MEASURES["weights"], None)
+        return LabelledMatrix(values, *_labels(values, rows, columns, sides), measure or MEASURES["weights"], None)
     name = measure or "weights"
     if name not in MEASURES:
         raise ValueError(f"measure: expected one of {', '.join(MEASURES)} for a trace, got {name!r}")
@@ -85,7 +85,7 @@ def table(
     kinds = {"self": "self-attention", "decoder": "the decoder's self-attention", "cross": "cross-attention"}
     given = own[0] if rows is None else rows, own[1] if columns is None else columns
     labels = _labels(values, *given, sides)
-    return Table(values, *labels, MEASURES[name], f"{kinds.get(kind, kind)}, layer {layer}, {which}")
+    return LabelledMatrix(values, *labels, MEASURES[name], f"{kinds.get(kind, kind)}, layer {layer}, {which}")
 
 
 def _own_labels(
@@ -164,7 +164,7 @@ def bare(ax: Axes) -> None:
         spine.set_visible(False)
 
 
-class Words:
+class FigureLabels:
     """Labels of one figure as they are drawn, and the fonts that have their characters."""
 
     def __init__(self, *groups: Sequence[str]) -> None:

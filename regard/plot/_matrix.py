@@ -15,8 +15,8 @@ from regard.plot._canvas import (
     ORANGE,
     PALE,
     SIZE,
-    Table,
-    Words,
+    FigureLabels,
+    LabelledMatrix,
     bar,
     bare,
     colours,
@@ -78,7 +78,7 @@ def heatmap(
     own = table(weights, rows, columns, measure=measure, **where)
     if own.values.ndim != 2:
         raise ValueError(f"expected numbers [queries, keys], got shape {tuple(own.values.shape)}")
-    words = Words(own.rows, own.columns)
+    words = FigureLabels(own.rows, own.columns)
     inside = max(own.values.shape) <= 10 if values is None else values
     ax, beside, pitch = _place(own, words, ax, 1.45 * CELL if inside else CELL, bool(heading or own.title))
     image = shade(ax, own.values, cmap, largest, square=beside is None)
@@ -120,7 +120,7 @@ def alignment(
     found = _found(own.values) if links is None else frozenset(links)
     right = gold if isinstance(gold, Alignment) or gold is None else Alignment(*[frozenset(gold)] * 2)
     _check_links([found] if right is None else [found, right.sure, right.possible], own)
-    words = Words(own.rows, own.columns)
+    words = FigureLabels(own.rows, own.columns)
     ax, beside, pitch = _place(own, words, ax, CELL, bool(heading or own.title or gold), 40)
     image = shade(ax, own.values, cmap, None, square=beside is None)
     _frame(ax, words, pitch, ("target", "source"))
@@ -144,7 +144,7 @@ def _found(values: Tensor) -> frozenset[Link]:
 
 
 def _place(
-    own: Table, words: Words, ax: Axes | None, cell: float, titled: bool, below: float = 24
+    own: LabelledMatrix, words: FigureLabels, ax: Axes | None, cell: float, titled: bool, below: float = 24
 ) -> tuple[Axes, Axes | None, tuple[float, float]]:
     """Axes for a matrix and its colour bar, and how far apart in points its columns and rows will be.
 
@@ -207,7 +207,7 @@ def pooled(matrix: Tensor, most: int) -> Tensor:
     return torch.nn.functional.max_pool2d(matrix[None], (height, width), ceil_mode=True)[0]
 
 
-def _frame(ax: Axes, words: Words, pitch: tuple[float, float], names: tuple[str, str]) -> None:
+def _frame(ax: Axes, words: FigureLabels, pitch: tuple[float, float], names: tuple[str, str]) -> None:
     """Labels at the left and above, thin lines between cells that are large enough."""
     bare(ax)
     rows, columns = words.groups
@@ -278,7 +278,7 @@ def _legend(ax: Axes, handles: list[Any]) -> None:
     )
 
 
-def _check_links(sets: Iterable[Iterable[Link]], own: Table) -> None:
+def _check_links(sets: Iterable[Iterable[Link]], own: LabelledMatrix) -> None:
     target, source = own.values.shape
     for i, j in (link for some in sets for link in some):
         if not (0 <= i < source and 0 <= j < target):

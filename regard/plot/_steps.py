@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.plot._canvas import BLUE, INK, PALE, SIZE, Words, bar, bare, colours, labels, need, numbers, sheet
+from regard.plot._canvas import BLUE, INK, PALE, SIZE, FigureLabels, bar, bare, colours, labels, need, numbers, sheet
 from regard.plot._text import widths
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def steps(
     words, given = labels(keys, count, "keys"), getattr(query_steps, "weighted", None)
     weighted = None if given is None else numbers(given)
     kept = _kept(columns["weights"], most)
-    text = Words([words[i] for i in kept], [query or ""])
+    text = FigureLabels([words[i] for i in kept], [query or ""])
     rest = [i for i in range(count) if i not in set(kept)]
     left = max(widths(text.groups[0], SIZE, text.family)) + 14
     rows = len(kept) + bool(rest)
@@ -97,7 +97,7 @@ def _kept(weights: Tensor, most: int) -> list[int]:
     return sorted(weights.topk(min(most, len(weights))).indices.tolist())
 
 
-def _rows(panel: Any, text: Words, rest: list[int], weights: Tensor) -> None:
+def _rows(panel: Any, text: FigureLabels, rest: list[int], weights: Tensor) -> None:
     names = list(text.groups[0])
     if rest:
         names.append(f"{len(rest)} more")

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from regard.text.graphemes import border, clusters, width
 from regard.text.subwords import Encoded
 
-__all__ = ["Joint", "Place", "Segment", "gap", "segments", "sentence_places", "sentences"]
+__all__ = ["Interval", "Joint", "Segment", "gap", "segments", "sentence_places", "sentences"]
 
-Place = tuple[int, int]
+Interval = tuple[int, int]
 """Where a stretch of a text starts and ends."""
 
 # The end of a sentence, with what closes it, and the white space after it.
@@ -56,7 +56,7 @@ def sentences(line: str) -> list[str]:
 
 
 def segments(
-    line: str, encode: Callable[[Sequence[str]], list[Encoded]], limit: int, *, keep: Sequence[Place] = ()
+    line: str, encode: Callable[[Sequence[str]], list[Encoded]], limit: int, *, keep: Sequence[Interval] = ()
 ) -> list[Segment]:
     """The sentences of a line; one of more than ``limit`` subwords is halved until its parts have no more.
 
@@ -89,7 +89,7 @@ def gap(left: str, right: str) -> str:
     return "" if width(last) == width(right[0]) == 2 else " "
 
 
-def sentence_places(line: str) -> list[Place]:
+def sentence_places(line: str) -> list[Interval]:
     """Where the sentences of a line start and end."""
     parts, start = [], 0
     for match in _END.finditer(line):
@@ -100,7 +100,7 @@ def sentence_places(line: str) -> list[Place]:
     return [place for part in parts if (place := _stripped(line, *part))]
 
 
-def _halves(line: str, start: int, end: int, keep: Sequence[Place]) -> list[Place]:
+def _halves(line: str, start: int, end: int, keep: Sequence[Interval]) -> list[Interval]:
     """Two parts of a stretch; none if it cannot be cut."""
     middle, quarter = (start + end) // 2, (end - start) / 4
 
@@ -127,7 +127,7 @@ def _outward(line: str, start: int, end: int) -> Iterator[int]:
     yield from places
 
 
-def _stripped(line: str, start: int, end: int) -> Place | None:
+def _stripped(line: str, start: int, end: int) -> Interval | None:
     """A stretch without the white space around it; None if that is all."""
     text = line[start:end]
     first = start + len(text) - len(text.lstrip())

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attention.call import Seen, lowered
+from regard.attention.call import Observation, lowered
 from regard.mask import Causal, Mask
 from regard.score import Bias, Dot, Score, Softcap
 from regard.trace._masks import additive, compact
 
-Watch = Callable[[nn.Module, Seen, Tensor], Tensor]
+Watch = Callable[[nn.Module, Observation, Tensor], Tensor]
 """Told of a call, with its context [B, H, L, Dv]; returns the context to go on with."""
 
 WATCH: ContextVar[Watch | None] = ContextVar("regard_huggingface", default=None)
@@ -101,7 +101,7 @@ def _register(implementation: str) -> None:
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[implementation])
 
 
-def _seen(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]) -> Seen:
+def _seen(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]) -> Observation:
     """The call as ours: its score, mask and sink."""
     score: Score = Dot(scale=kwargs.get("scaling"))
     if kwargs.get("softcap") is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.call import OBSERVER, Observer, Seen
+from regard.attention.call import OBSERVER, Observation, Observer
 from regard.attention.plan import choose
 from regard.score import PerHead
 from regard.score.terms import Keys, Problem, plain
@@ -165,7 +165,7 @@ class _Recorder:
 
     # --- what it attends to ---
 
-    def _observe(self, seen: Seen, out: Tensor) -> Tensor:
+    def _observe(self, seen: Observation, out: Tensor) -> Tensor:
         """A call of regard.attend."""
         if self.outer is not None:
             out = self.outer(seen, out)
@@ -177,7 +177,7 @@ class _Recorder:
             frame = _Frame("", self.model, (), {})
         return self._see(frame, seen, out, _kind(frame))
 
-    def _watch(self, module: nn.Module, seen: Seen, out: Tensor) -> Tensor:
+    def _watch(self, module: nn.Module, seen: Observation, out: Tensor) -> Tensor:
         """A call of a transformers model."""
         frame = next((f for f in reversed(self.stack) if f.module is module), None)
         if frame is None:
@@ -208,7 +208,7 @@ class _Recorder:
         moved = moved[0] if shown.ndim == 2 else moved if module.batch_first else moved.transpose(0, 1)
         return (moved, *result[1:]) if isinstance(result, tuple) else moved
 
-    def _see(self, frame: _Frame | None, seen: Seen, out: Tensor, kind: str) -> Tensor:
+    def _see(self, frame: _Frame | None, seen: Observation, out: Tensor, kind: str) -> Tensor:
         name = "" if frame is None else frame.name
         self.met.add(name)
         if cut := self.cut.get(name):
@@ -224,7 +224,7 @@ class _Recorder:
 
     # --- what is kept of it ---
 
-    def _call(self, frame: _Frame | None, seen: Seen, out: Tensor | None, kind: str) -> Call:
+    def _call(self, frame: _Frame | None, seen: Observation, out: Tensor | None, kind: str) -> Call:
         known: dict[Any, Tensor] = {}
 
         def copy(x: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ class _Recorder:
             return x.clone() if self.device is None else x.to(self.device, copy=True)
 
     @staticmethod
-    def _flat(x: Tensor, seen: Seen) -> Tensor:
+    def _flat(x: Tensor, seen: Observation) -> Tensor:
         """[*batch, heads, length, dims] → [B, heads, length, dims]."""
         if x.shape[:-3] == seen.batch and len(seen.batch) == 1:
             return x

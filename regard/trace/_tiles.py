@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.trace._call import BLOCK
 
-Reader = Callable[[Tensor, slice], Iterable[Tensor]]
+TileReader = Callable[[Tensor, slice], Iterable[Tensor]]
 """Weights of some rows and columns, a few rows at a time."""
 
 
@@ -46,7 +46,7 @@ class Cells:
 
 
 def pooled(
-    read: Reader,
+    read: TileReader,
     like: Tensor,
     rows: tuple[int, int] | None,
     cols: tuple[int, int] | None,

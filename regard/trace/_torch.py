@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.call import Seen, lowered
+from regard.attention.call import Observation, lowered
 from regard.mask import Dense, Mask
 from regard.score import Dot, Score
 from regard.trace._masks import additive, compact
@@ -20,7 +20,7 @@ _SIGNATURE = inspect.signature(nn.MultiheadAttention.forward)
 class Multihead(NamedTuple):
     """A call of torch.nn.MultiheadAttention."""
 
-    seen: Seen
+    seen: Observation
     query: Tensor  # [N, L, E]
     key: Tensor  # [N, S, E]
     cross: bool

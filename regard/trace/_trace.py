@@ -26,8 +26,8 @@ from regard.trace._walk import mapped
 KINDS = ("self", "decoder", "cross")
 BORROWED = ("projection", "bias")  # the model's own parameters, not copies
 CACHES = ("past_key_values", "past_key_value", "cache")  # arguments that a call changes
-Rows = int | slice | range | Sequence[int] | Tensor | None
-Piece = tuple[Call, Tensor]
+RowIndex = int | slice | range | Sequence[int] | Tensor | None
+CallWeights = tuple[Call, Tensor]
 
 
 class Trace:
@@ -173,7 +173,7 @@ class Trace:
         self,
         layer: int,
         head: int | None = None,
-        rows: Rows = None,
+        rows: RowIndex = None,
         *,
         item: int = 0,
         kind: str = "self",
@@ -186,7 +186,7 @@ class Trace:
         self,
         layer: int,
         head: int | None = None,
-        rows: Rows = None,
+        rows: RowIndex = None,
         *,
         item: int = 0,
         kind: str = "self",
@@ -199,7 +199,7 @@ class Trace:
         self,
         layer: int,
         head: int | None = None,
-        rows: Rows = None,
+        rows: RowIndex = None,
         *,
         item: int = 0,
         kind: str = "self",
@@ -220,7 +220,7 @@ class Trace:
         self,
         layer: int,
         head: int | None = None,
-        rows: Rows = None,
+        rows: RowIndex = None,
         *,
         item: int = 0,
         kind: str = "self",
@@ -245,7 +245,7 @@ class Trace:
         self,
         layer: int,
         head: int | None = None,
-        rows: Rows = None,
+        rows: RowIndex = None,
         *,
         item: int = 0,
         kind: str = "self",
@@ -258,7 +258,7 @@ class Trace:
         self,
         layer: int,
         head: int | None = None,
-        rows: Rows = None,
+        rows: RowIndex = None,
         *,
         item: int = 0,
         kind: str = "self",
@@ -275,7 +275,7 @@ class Trace:
         self,
         layer: int,
         head: int | None = None,
-        rows: Rows = None,
+        rows: RowIndex = None,
         *,
         first: int = 1,
         item: int = 0,
@@ -498,7 +498,7 @@ class Trace:
         if not 0 <= item < batch:
             raise ValueError(f"item: the batch has {batch}, from 0; got {item}")
 
-    def _pieces(self, layer: int, kind: str, call: int | None, rows: Rows) -> list[Piece]:
+    def _pieces(self, layer: int, kind: str, call: int | None, rows: RowIndex) -> list[CallWeights]:
         """The rows asked for, by the calls that have them; neighbouring rows of one call stay together."""
         chosen = self._chosen(layer, kind, call)
         counts = [c.shape[2] for c in chosen]
@@ -522,7 +522,7 @@ class Trace:
         empty: float,
         layer: int,
         head: int | None,
-        rows: Rows,
+        rows: RowIndex,
         item: int,
         kind: str,
         call: int | None,
@@ -545,7 +545,7 @@ class Trace:
         f: Callable[[Call, int, int, Tensor], Tensor],
         layer: int,
         head: int | None,
-        rows: Rows,
+        rows: RowIndex,
         item: int,
         kind: str,
         call: int | None,
@@ -564,7 +564,7 @@ class Trace:
         measure: Callable[[Tensor, Call, int, Tensor], Tensor],
         layer: int,
         head: int | None,
-        rows: Rows,
+        rows: RowIndex,
         item: int,
         kind: str,
         call: int | None,
@@ -586,7 +586,7 @@ def _whole(parts: Iterable[Tensor], single: bool) -> Tensor:
     return whole[0] if single else whole
 
 
-def _row_index(rows: Rows, count: int) -> Tensor:
+def _row_index(rows: RowIndex, count: int) -> Tensor:
     """Indices of rows, from what people write."""
     if rows is None:
         return torch.arange(count)

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from regard.data import prefetch
 from regard.train.checkpoint import Checkpoints, Position, Standing
-from regard.train.engine import Engine, GraphEngine
-from regard.train.progress import Metrics, Progress, Remaining
+from regard.train.progress import MetricsFile, Progress, Remaining
 from regard.train.ranks import Ranks, sharded_like, whole
 from regard.train.settings import Settings
+from regard.train.updater import GraphEngine, Updater
 
 AHEAD = 64  # batches made ahead of the training, in a thread
 QUIET, LEAST_QUIET, EPOCHS = 0.4, 1000, 2  # a share of all updates, updates and epochs without progress that end a run
@@ -102,10 +102,10 @@ def fit(
     now: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Trains, or goes on with what is in the folder, to the end. ``now`` is the clock: seconds."""
-    return _Run(task, settings, folder, ranks, progress, now).go()
+    return _TrainingRun(task, settings, folder, ranks, progress, now).go()
 
 
-class _Run:
+class _TrainingRun:
     def __init__(
         self,
         task: Task,
@@ -134,14 +134,14 @@ class _Run:
         self.engine = (
             GraphEngine(objective, settings, ranks, len(task.sums), self._say, paces)
             if graphs
-            else Engine(objective, settings, ranks, len(task.sums), paces)
+            else Updater(objective, settings, ranks, len(task.sums), paces)
         )
         if found:
             self._load_moments(found[1])
         self.metrics = None
         if ranks.main:
             self.files.sweep()
-            self.metrics = Metrics(folder / "metrics.jsonl", self.standing.update, settings.tensorboard)
+            self.metrics = MetricsFile(folder / "metrics.jsonl", self.standing.update, settings.tensorboard)
 
     def go(self) -> Outcome:
         standing, settings = self.standing, self.settings

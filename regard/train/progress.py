@@ -180,7 +180,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{s:02d}" if hours else f"{minutes}:{s:02d}"
 
 
-class Metrics:
+class MetricsFile:
     """metrics.jsonl: a JSON object per line, each with its update; and TensorBoard if asked."""
 
     def __init__(self, path: Path, update: int, tensorboard: bool = False) -> None:

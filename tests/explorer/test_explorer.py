@@ -17,14 +17,14 @@ import regard
 from regard.align import links, parse, quality
 from regard.explorer import api, page, shapes
 from regard.explorer.answers import Answers
-from regard.explorer.limits import Limits
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.schema import CHECKED, TOLD, Invalid, checked, from_text
 from regard.explorer.scores import counterfactual, formula, terms
 from regard.explorer.security import POLICY
 
 TEXT = "the red dog sees a cat ."
 TARGET = "le chien rouge voit un chat ."
-LIMITS = Limits()
+LIMITS = ServiceLimits()
 
 
 @pytest.fixture(scope="module")

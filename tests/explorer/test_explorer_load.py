@@ -18,9 +18,9 @@ from serving import Client, save_models, serving
 import regard
 from regard import cli
 from regard.explorer import _server
-from regard.explorer.metrics import Metrics
+from regard.explorer.metrics import ServiceMetrics
 from regard.explorer.models import Models
-from regard.explorer.queue import Busy, Closing, Late, Line
+from regard.explorer.queue import Busy, Closing, Late, Queue
 
 ROOT = Path(regard.__file__).parent.parent
 POST = (
@@ -58,8 +58,8 @@ def in_line(test, **options):
     worker = Worker()
 
     async def main():
-        settings = {"name": "model", "limit": 8, "metrics": Metrics(), "batch": 3, "weight": 100, "gather": 0.02}
-        line = Line(worker, **{**settings, **options})
+        settings = {"name": "model", "limit": 8, "metrics": ServiceMetrics(), "batch": 3, "weight": 100, "gather": 0.02}
+        line = Queue(worker, **{**settings, **options})
         line.open()
         try:
             await test(worker, line)

@@ -223,10 +223,10 @@ def test_questions_are_answered_in_batches_as_alone_and_bounded(folders, answere
 
 def test_one_that_cannot_be_answered_spoils_no_other(folders):
     models = Models([regard.load(folders[1], device="cpu")])
-    from regard.explorer.models import Key
-    from regard.explorer.qa import Asked
+    from regard.explorer.models import BatchKey
+    from regard.explorer.qa import QuestionRequest
 
-    good_one, bad = models.run(Key("qa", 2), [Asked(CONTEXT, QUESTION), Asked(" ", QUESTION)])
+    good_one, bad = models.run(BatchKey("qa", 2), [QuestionRequest(CONTEXT, QUESTION), QuestionRequest(" ", QUESTION)])
     assert len(good_one["candidates"]) == 2 and "the context is empty" in str(bad)
 
 

@@ -12,7 +12,7 @@ import torch
 import toy
 
 from regard.explorer import _app, _server
-from regard.explorer.limits import Limits
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.models import Models
 from regard.explorer.security import Hosts
 from regard.models import (
@@ -109,7 +109,7 @@ class Client:
 @contextmanager
 def serving(models, *, files=None, given=None, host="127.0.0.1", extra=(), **limits):
     """A client of a running service; ``models`` are folders, or a ``Models``; ``given`` are traces, answers by id."""
-    bounds = Limits(**limits)
+    bounds = ServiceLimits(**limits)
     known = models if isinstance(models, Models) else Models.load(models, "cpu")
     listener = _server.listen(host, 0)
     made = _app.make(known, hosts=Hosts(host, extra), limits=bounds, files=files, traces=given)

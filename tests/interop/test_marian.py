@@ -9,7 +9,7 @@ from regard import decode
 from regard.interop.marian import from_marian, to_marian
 from regard.models import Transformer, TransformerConfig
 from regard.nn import to_int8
-from regard.tasks.translation.train import Objective
+from regard.tasks.translation.train import TranslationObjective
 
 transformers = pytest.importorskip("transformers")
 
@@ -212,4 +212,4 @@ def test_the_softmax_bias_is_kept_in_8_bits_and_refused_in_training():
     torch.testing.assert_close(model.logits(features)[1], model.output_bias)
     torch.testing.assert_close(to_int8(model, at_least=0).logits(features)[1], model.output_bias)
     with pytest.raises(ValueError, match="output_bias is for models that come from elsewhere"):
-        Objective(model, smoothing=0.1, rdrop=0.0)
+        TranslationObjective(model, smoothing=0.1, rdrop=0.0)

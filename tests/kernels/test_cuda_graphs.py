@@ -15,10 +15,10 @@ from regard.kernels.gpu import offset as triton_offset
 from regard.mask import Causal, Documents, Lengths, Prefix
 from regard.models.folder import make_model
 from regard.score import Additive, ALiBi, Dot, Location, Relative, T5Bias
-from regard.tasks.translation.train import Objective
+from regard.tasks.translation.train import TranslationObjective
 from regard.train import Ranks
-from regard.train.engine import GraphEngine
 from regard.train.settings import Settings
+from regard.train.updater import GraphEngine
 
 SCORES = {
     "additive": (triton_additive.NAME, lambda: Additive(8, 8, 16)),
@@ -105,7 +105,7 @@ def test_an_update_is_a_graph_with_every_score(kind, score):
     for captured in (True, False):
         torch.manual_seed(1)
         model = make_model(tables(kind, score)).cuda()
-        objective = Objective(model, smoothing=0.1, rdrop=0.0, dtype=torch.bfloat16)
+        objective = TranslationObjective(model, smoothing=0.1, rdrop=0.0, dtype=torch.bfloat16)
         engine = GraphEngine(objective, settings, ranks, 2, said.append)
         engine.works = captured
         for update in range(1, 9):

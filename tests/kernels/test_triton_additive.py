@@ -17,8 +17,8 @@ from regard.kernels import operator, reference
 from regard.kernels.gpu import additive as triton_additive
 from regard.kernels.gpu.additive import (
     TOLERANCE,
-    Config,
-    Rows,
+    AdditiveConfig,
+    RowTiles,
     Tiles,
     TritonAdditive,
     _backward,
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy's, from the interpreter: exp2 of much too little
     *([pytest.mark.gpu] if CUDA else []),  # there it runs on the GPU: `pytest -m gpu` has all of it
 ]
-SMALL = Config(TILES, TILES, TILES, TILES, Rows(32, 32, 4), Rows(32, 32, 4, 32, 2))
+SMALL = AdditiveConfig(TILES, TILES, TILES, TILES, RowTiles(32, 32, 4), RowTiles(32, 32, 4, 32, 2))
 
 
 @pytest.fixture(autouse=True)

@@ -235,7 +235,7 @@ def compare(case):
         with pytest.MonkeyPatch.context() as patch:
             if case.tile is not None:
                 stages = case.stages or (2 if CUDA and case.dtype in HALF else 1)
-                config = triton_offset.Config(*case.tile, 4, stages)
+                config = triton_offset.OffsetConfig(*case.tile, 4, stages)
                 patch.setattr(triton_offset, "configure", lambda kernel, p: config)
             if case.splits > 1:
                 patch.setattr(triton_offset, "split_keys", lambda p, config: case.splits)
@@ -341,7 +341,7 @@ def test_it_agrees_with_the_reference_on_drawn_problems(case, part):
 
 
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(triton_offset, "configure", lambda kernel, p: triton_offset.Config(16, 16, 4, 1))
+    monkeypatch.setattr(triton_offset, "configure", lambda kernel, p: triton_offset.OffsetConfig(16, 16, 4, 1))
 
 
 @pytest.mark.parametrize("mask", ["causal", "length", "unsorted", "prefix_lm"])

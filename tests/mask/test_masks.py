@@ -109,14 +109,14 @@ def test_kernels_skip_empty_tiles(monkeypatch):
     from regard.kernels import blockwise
 
     looked = []
-    scores = blockwise._Run.scores
+    scores = blockwise._TileRun.scores
 
     def look(run, tile, **options):
         looked.append(tile)
         return scores(run, tile, **options)
 
     monkeypatch.setattr(blockwise, "_block_sizes", lambda p: blockwise.Blocks(1, 16, 16))
-    monkeypatch.setattr(blockwise._Run, "scores", look)
+    monkeypatch.setattr(blockwise._TileRun, "scores", look)
     q, k, v = tensors(Sizes(batch=(2,), queries=64, keys=64), grad=True)
     out = regard.attend(q, k, v, mask=Causal() & Documents.packed([0, 32, 64]), backend="blockwise")
     assert len(looked) == 2 * 6 and sum(tile.full for tile in looked) == 2 * 2

@@ -228,9 +228,11 @@ def test_tiles_between_documents_are_skipped(monkeypatch):
     from regard.kernels import blockwise
 
     looked = []
-    scores = blockwise._Run.scores
+    scores = blockwise._TileRun.scores
     monkeypatch.setattr(blockwise, "_block_sizes", lambda p: blockwise.Blocks(1, 16, 16))
-    monkeypatch.setattr(blockwise._Run, "scores", lambda run, tile, **o: looked.append(tile) or scores(run, tile, **o))
+    monkeypatch.setattr(
+        blockwise._TileRun, "scores", lambda run, tile, **o: looked.append(tile) or scores(run, tile, **o)
+    )
     q, k, v = tensors(Sizes(batch=(1,), queries=32, keys=96))
     mask = Documents.packed([0, 16, 32], [0, 32, 96]) & Causal()  # the last 16 of 32, and the last 16 of 64
     regard.attend(q, k, v, mask=mask, backend="blockwise")

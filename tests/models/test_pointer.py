@@ -11,7 +11,7 @@ from regard.decode import Limits, NoRepeat, beam, greedy, score
 from regard.models import PointerConfig, PointerTransformer
 from regard.models.pointer import Pointed
 from regard.tasks.summarization.mixture import mixture_loss
-from regard.tasks.summarization.train import Objective, coverage_loss
+from regard.tasks.summarization.train import SummaryObjective, coverage_loss
 from regard.text import PAD
 
 SMALL = {
@@ -197,7 +197,7 @@ def test_bfloat16_autocast_is_close_to_float32():
     model = made()
     losses = []
     for dtype in (None, torch.bfloat16):
-        objective = Objective(model, smoothing=0.1, rdrop=0.0, dtype=dtype)
+        objective = SummaryObjective(model, smoothing=0.1, rdrop=0.0, dtype=dtype)
         loss = objective(SOURCE, (SOURCE != PAD).sum(-1), shifted(TARGET), TARGET)
         loss[0].backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
@@ -209,7 +209,7 @@ def test_rows_that_fill_a_batch_count_for_nothing():
     from regard.tasks.base.pairs import filled
 
     model = made()
-    objective = partial(Objective(model, smoothing=0.1, rdrop=0.0).eval())
+    objective = partial(SummaryObjective(model, smoothing=0.1, rdrop=0.0).eval())
     tensors = [SOURCE, (SOURCE != PAD).sum(-1), shifted(TARGET), TARGET]
     torch.testing.assert_close(objective(*filled(tensors, 5)), objective(*tensors), rtol=1e-5, atol=1e-5)
 

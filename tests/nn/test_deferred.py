@@ -65,7 +65,7 @@ def converted():
 
 
 def objective(kind, model, **options):
-    return lambda: kind.Objective(model(), **options)
+    return lambda: kind(model(), **options)
 
 
 def transformer(**options):
@@ -125,9 +125,15 @@ MODULES = {
     "gru": (lambda: rnn(location_features=2, score="general"), translated),
     "lstm": (lambda: rnn(cell="lstm", tied="none", score="cosine"), translated),
     "causal": (lambda: CausalLM(11, 8, 2, 2, score=mixed, tied=False, bias=True), lambda m: m(TOKENS[0])),
-    "translating": (objective(translation, transformer, smoothing=0.1, rdrop=0.0), lambda m: m.model(*TOKENS)),
-    "summarizing": (objective(summarization, pointer, smoothing=0.1, rdrop=0.0), lambda m: m.model(*TOKENS)),
-    "reading": (objective(qa, reader), lambda m: m.model(*TOKENS)),
+    "translating": (
+        objective(translation.TranslationObjective, transformer, smoothing=0.1, rdrop=0.0),
+        lambda m: m.model(*TOKENS),
+    ),
+    "summarizing": (
+        objective(summarization.SummaryObjective, pointer, smoothing=0.1, rdrop=0.0),
+        lambda m: m.model(*TOKENS),
+    ),
+    "reading": (objective(qa.QAObjective, reader), lambda m: m.model(*TOKENS)),
 }
 ABSTRACT = {Module, Score, _Around}
 FINISHED = {Int8Linear}  # made from weights that are there

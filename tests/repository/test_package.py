@@ -5,6 +5,7 @@ import gc
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,19 @@ MODULES = [
 def test_every_public_name_is_there_and_documented(module):
     for name in module.__all__:
         assert getattr(module, name).__doc__, f"{name} has no docstring"
+
+
+# Public names of two rooms each; the data, training and settings of a task are read with the task's name.
+SHARED = {"Data", "Documents", "Function", "Limits", "Model", "Reader", "Settings", "Training"}
+
+
+def test_no_two_classes_have_one_name():
+    names = Counter(node.name for path in modules() for node in ast.parse(path.read_text()).body if is_class(node))
+    assert {name for name, count in names.items() if count > 1} == SHARED
+
+
+def is_class(node):
+    return isinstance(node, ast.ClassDef)
 
 
 def test_one_import_is_enough_and_completion_shows_what_there_is():

@@ -19,7 +19,7 @@ from regard.score import Additive, Dot, Location, PerHead, Relative, Rotary
 from regard.tasks.base.pairs import filled
 from regard.tasks.base.settings import Data, Fitted, Settings, Training
 from regard.tasks.translation.guidance import Guide, WordLinks, guided_loss
-from regard.tasks.translation.train import Objective, Translation, main
+from regard.tasks.translation.train import TranslationObjective, TranslationTask, main
 from regard.testing.grammar import pairs
 from regard.text import PAD, Subwords
 from regard.train import Position, Ranks
@@ -118,9 +118,9 @@ def test_the_objective_adds_the_loss_times_its_weight(rdrop):
     linked = torch.zeros(2, 3, 4, dtype=torch.bool)
     linked[0, 1, 1] = linked[0, 2, 0] = linked[1, 1, 0] = True
     batch = (source, torch.tensor([4, 2]), target, out)
-    plain = Objective(model, smoothing=0.1, rdrop=rdrop)(*batch)
+    plain = TranslationObjective(model, smoothing=0.1, rdrop=rdrop)(*batch)
     guide = Guide(0.3, layer, head, True, "union")
-    loss, nll, guided = Objective(model, smoothing=0.1, rdrop=rdrop, guide=guide)(*batch, linked)
+    loss, nll, guided = TranslationObjective(model, smoothing=0.1, rdrop=rdrop, guide=guide)(*batch, linked)
     alpha = model.features(source, target, attention=True)[1][:, layer, head]
     wanted = -(alpha[0, 1, 1].log() + alpha[0, 2, 0].log() + alpha[1, 1, 0].log())
     torch.testing.assert_close(guided, wanted, rtol=1e-5, atol=0, check_dtype=False)
@@ -207,7 +207,7 @@ def tiny_task(kind="transformer", **training):
     model = make_model({**fitted.model, "vocab_size": len(corpus.subwords)})
     guide = Guide.of(fitted.training, fitted.model)
     links = WordLinks(corpus, by_chunks(some, encoded), shift=guide.shift)
-    return Translation(model, corpus, None, fitted, torch.device("cpu"), False, links)
+    return TranslationTask(model, corpus, None, fitted, torch.device("cpu"), False, links)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "rnn"])

@@ -15,7 +15,7 @@ from regard.evaluate.squad import quality
 from regard.models import Reader, ReaderConfig
 from regard.models import reader as reader_module
 from regard.tasks.qa.answerer import Answer, Answerer, whole
-from regard.tasks.qa.spans import Found, Span
+from regard.tasks.qa.spans import AnswerSpan, Prediction
 from regard.tasks.qa.train import WORK, Settings, main
 from regard.text import Subwords
 from regard.text.wordpiece import WordPiece
@@ -219,8 +219,10 @@ class Marked:
     def at(self, text, start, end):
         line = self.subwords.encode(text)
         touched = [i for i, (a, b) in enumerate(line.offsets) if a < end and b > start]
-        span = Span(touched[0], touched[-1] + 1, 0.9)
-        return self.answerer._answer((text, "x"), self.subwords.encode("x"), line, Found([span], 0.1), 1, False, False)
+        span = AnswerSpan(touched[0], touched[-1] + 1, 0.9)
+        return self.answerer._answer(
+            (text, "x"), self.subwords.encode("x"), line, Prediction([span], 0.1), 1, False, False
+        )
 
 
 UNICODE = "東京 café cafe\u0301 👩‍👩‍👧‍👦 👍🏽 naïve Ωμέγα नमस्ते 🇫🇷 e\u0301te\u0301 end"

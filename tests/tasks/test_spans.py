@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.decode import NoProbabilities
 from regard.models import Reader, ReaderConfig
-from regard.tasks.qa.spans import Room, owners, padded, read, windows
+from regard.tasks.qa.spans import WindowSize, owners, padded, read, windows
 
 SCORES = ["trilinear", "dot", "additive", "general", "bilinear", "cosine", "relative", "location"]
 
@@ -58,9 +58,14 @@ def test_windows_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="expected room and stride of at least 1, got 0 and 3"):
         windows(5, 0, 3)
     with pytest.raises(ValueError, match="window: expected at least 36 tokens"):
-        Room.of(20, 5, None)
-    assert Room.of(384, 128, 64).window == 64 and Room.of(50, 5, None).most == 15
-    assert Room(384, 128).cuts(341, 100) == [(0, 40), (20, 60), (40, 80), (60, 100)]  # a long question: half is shared
+        WindowSize.of(20, 5, None)
+    assert WindowSize.of(384, 128, 64).window == 64 and WindowSize.of(50, 5, None).most == 15
+    assert WindowSize(384, 128).cuts(341, 100) == [
+        (0, 40),
+        (20, 60),
+        (40, 80),
+        (60, 100),
+    ]  # a long question: half is shared
 
 
 # --- spans ---
@@ -105,7 +110,7 @@ def test_windows_stitch_to_what_one_window_gives(length):
     context, question = draw.permutation(np.arange(3, 500))[:length].tolist(), [5, 6]
     expected, none = every_span(model, context, longest=6)
     ranked = sorted(expected.items(), key=lambda item: -item[1])[:5]
-    for room in (Room(1000, 10), Room(50, 15), Room(41, 9)):
+    for room in (WindowSize(1000, 10), WindowSize(50, 15), WindowSize(41, 9)):
         (found,) = read(model, [(question, context)], room, longest=6, count=5, batch_tokens=64)
         assert [(s.start, s.end) for s in found.spans] == [span for span, _ in ranked]
         np.testing.assert_allclose([s.probability for s in found.spans], [p for _, p in ranked], rtol=1e-6)
@@ -116,9 +121,9 @@ def test_many_questions_at_once_are_each_their_own():
     model = reader()
     draw = np.random.default_rng(0)
     pairs = [(draw.integers(3, 40, n).tolist(), draw.integers(3, 40, m).tolist()) for n, m in [(3, 9), (1, 80), (7, 1)]]
-    together = read(model, pairs, Room(48, 10), count=3)
+    together = read(model, pairs, WindowSize(48, 10), count=3)
     for pair, found in zip(pairs, together, strict=True):
-        (alone,) = read(model, [pair], Room(48, 10), count=3)
+        (alone,) = read(model, [pair], WindowSize(48, 10), count=3)
         assert [s[:2] for s in alone.spans] == [s[:2] for s in found.spans]
         np.testing.assert_allclose([s[2] for s in alone.spans], [s[2] for s in found.spans], rtol=1e-6)
 
@@ -127,7 +132,7 @@ def test_many_questions_at_once_are_each_their_own():
 def test_logits_without_probabilities_are_told(value):
     everywhere = np.full(40, value)
     with pytest.raises(NoProbabilities):
-        read(Told(everywhere, everywhere, null=value), [([5, 6], [*range(3, 20)])], Room(48, 10))
+        read(Told(everywhere, everywhere, null=value), [([5, 6], [*range(3, 20)])], WindowSize(48, 10))
 
 
 # --- the reader ---

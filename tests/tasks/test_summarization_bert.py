@@ -118,9 +118,9 @@ def test_the_command_and_the_explorer_show_it(run, place, summarizer):
     giver, _, taker, _ = WANTED.split()
     drawn = done.out.decode()
     assert done.lines[0] == WANTED and f"[{giver}] brings [{taker}]" in drawn and f"[{giver}:]" in drawn
-    from regard.explorer.summarization import Summarizes, Way
+    from regard.explorer.summarization import SummarizationService, SummaryOptions
 
-    (told,) = Summarizes(summarizer).run("m", Way(2, None), [CHAT])
+    (told,) = SummarizationService(summarizer).run("m", SummaryOptions(2, None), [CHAT])
     assert told["summary"] == WANTED
     assert [WANTED[w["start"] : w["end"]] for w in told["target"]["words"]] == WANTED.split()
     assert run("summarize", "-m", place / "model", "--int8", CHAT).lines == [WANTED]

@@ -91,7 +91,7 @@ def test_a_model_that_is_told_the_length_keeps_to_it():
     from regard.data import Corpus, Pairs, batches
     from regard.models import PointerConfig, PointerTransformer
     from regard.tasks.summarization.summarizer import Summarizer
-    from regard.tasks.summarization.train import Objective
+    from regard.tasks.summarization.train import SummaryObjective
     from regard.text import Subwords
 
     words = ["one", "two", "three", "four", "five", "six", "seven"]
@@ -101,7 +101,7 @@ def test_a_model_that_is_told_the_length_keeps_to_it():
     size = {"dim": 32, "ffn_dim": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
     model = PointerTransformer(PointerConfig(vocab_size=len(subwords), **size, told_length=True))
     batch = batches(Corpus.build([Pairs(pairs)], subwords), tokens=4000, shuffle=False)[0]
-    objective = Objective(model, smoothing=0.0, rdrop=0.0, told=1.0).train()
+    objective = SummaryObjective(model, smoothing=0.0, rdrop=0.0, told=1.0).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(120):
         loss = objective(batch.source, batch.source_lengths, batch.target_in, batch.target_out)[0] / batch.tokens

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from regard.train.progress import Bar, Lines, Metrics, Remaining, progress
+from regard.train.progress import Bar, Lines, MetricsFile, Remaining, progress
 
 
 def test_lines_say_numbers_and_time_left(capsys):
@@ -72,7 +72,7 @@ def test_lines_where_there_is_none(capsys):
 def test_metrics_go_on_after_a_kill(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"update": 1, "loss": 3}\n{"update": 2, "loss": 2}\n{"update": 3, "loss": 1}\n{"upda')
-    metrics = Metrics(path, 2)
+    metrics = MetricsFile(path, 2)
     metrics.write(3, {"loss": 1.5, "note": "again"})
     metrics.close()
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
@@ -85,7 +85,7 @@ def test_metrics_go_on_after_a_kill(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed")
 def test_tensorboard_that_is_missing_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"tensorboard = true needs the tensorboard package: pip install tensorboard"):
-        Metrics(tmp_path / "metrics.jsonl", 0, tensorboard=True)
+        MetricsFile(tmp_path / "metrics.jsonl", 0, tensorboard=True)
 
 
 def test_tensorboard_gets_the_numbers(tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def test_tensorboard_gets_the_numbers(tmp_path, monkeypatch):
             written.append("closed")
 
     monkeypatch.setattr(sys.modules["regard.train.progress"], "_board", lambda folder: Board())
-    metrics = Metrics(tmp_path / "metrics.jsonl", 0, tensorboard=True)
+    metrics = MetricsFile(tmp_path / "metrics.jsonl", 0, tensorboard=True)
     metrics.write(7, {"loss": 2.0, "final": "words"})
     metrics.close()
     assert written == [("loss", 2.0, 7), "closed"]
@@ -108,7 +108,7 @@ def test_tensorboard_gets_the_numbers(tmp_path, monkeypatch):
 def test_metrics_of_an_end_that_was_not_reached_come_once(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"update": 2, "loss": 2}\n{"update": 2, "final": "the weights of update 2"}\n')
-    metrics = Metrics(path, 2)
+    metrics = MetricsFile(path, 2)
     metrics.write(2, {"final": "the weights of update 2"})
     metrics.close()
     assert [json.loads(line).get("final") for line in path.read_text().splitlines()] == [
@@ -118,7 +118,7 @@ def test_metrics_of_an_end_that_was_not_reached_come_once(tmp_path):
 
 
 def test_a_full_disk_is_told_with_the_file(tmp_path):
-    metrics = Metrics(tmp_path / "metrics.jsonl", 0)
+    metrics = MetricsFile(tmp_path / "metrics.jsonl", 0)
     metrics._file.close()
     metrics._file = open("/dev/full", "a")  # noqa: SIM115, closed by close()
     with pytest.raises(OSError, match="could not be written: No space left") as told:

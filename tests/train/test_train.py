@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from regard.data import Pairs, batches
 from regard.train import Position, Ranks, Settings, Silent, Step, fit, learning_rate, sequence_loss
-from regard.train.engine import Engine, seed_dropout
-from regard.train.loop import _Run
+from regard.train.loop import _TrainingRun
+from regard.train.updater import Updater, seed_dropout
 
 CPU = Ranks(0, 1, torch.device("cpu"))
 
@@ -178,7 +178,7 @@ def test_accumulated_batches_are_one_big_batch():
     results = []
     for cuts in ([12], [5, 1, 6]):
         objective = make_line()
-        engine = Engine(objective, Settings(warmup=1, lr=0.1, clip=0.5), CPU, 2)
+        engine = Updater(objective, Settings(warmup=1, lr=0.1, clip=0.5), CPU, 2)
         for update in (1, 2, 3):
             engine.update([((a, b), len(b)) for a, b in zip(x.split(cuts), y.split(cuts), strict=True)], update)
         results.append((objective.model.weight.detach(), engine.read()))
@@ -190,7 +190,7 @@ def test_an_update_is_adam_with_clipping():
     x, y = line_data(8)
     objective, plain = make_line(), make_line()
     settings = Settings(warmup=2, lr=0.1, clip=0.01, weight_decay=0.1)
-    engine = Engine(objective, settings, CPU, 2)
+    engine = Updater(objective, settings, CPU, 2)
     theirs = torch.optim.AdamW(plain.parameters(), betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1)
     for update in (1, 2, 3):
         engine.update([((x, y), 8)], update)
@@ -207,7 +207,7 @@ def test_parameters_learn_at_their_own_pace():
     objective, plain = make_line(), make_line()
     weight, bias = objective.model.parameters()
     settings = Settings(warmup=2, lr=0.1, clip=0.01)
-    engine = Engine(objective, settings, CPU, 2, {bias: 0.25})
+    engine = Updater(objective, settings, CPU, 2, {bias: 0.25})
     groups = [{"params": [p]} for p in plain.parameters()]
     theirs = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
     for update in (1, 2, 3):
@@ -239,7 +239,7 @@ def replaying(monkeypatch):
     """A GraphEngine whose graphs just do their work again, for the bookkeeping around them; real ones need a GPU."""
     import contextlib
 
-    from regard.train import engine as module
+    from regard.train import updater as module
 
     class Stream:
         def __init__(self, *_):
@@ -288,7 +288,7 @@ def twelve_updates(make):
 
 
 def test_replayed_graphs_do_the_same(replaying):
-    weight, sums, _ = twelve_updates(Engine)
+    weight, sums, _ = twelve_updates(Updater)
     ours, theirs, engine = twelve_updates(lambda *a: replaying(*a, say=pytest.fail))
     assert engine.replays == (24 - 3 * 2) + (12 - 2)  # of 24 batches in 3 shapes and 12 steps, but for the warm-up
     torch.testing.assert_close(weight, ours, rtol=1e-12, atol=0)
@@ -306,7 +306,7 @@ def test_without_memory_graphs_are_let_go_and_the_update_is_done_again(replaying
             if self.graphs and len(runs) > 16 and not said:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
-    weight, sums, _ = twelve_updates(Engine)
+    weight, sums, _ = twelve_updates(Updater)
     ours, theirs, engine = twelve_updates(lambda *a: Short(*a, say=said.append))
     assert len(said) == 1 and "going on without CUDA graphs" in said[0] and not engine.graphs and engine.last is None
     torch.testing.assert_close(weight, ours, rtol=1e-12, atol=0)
@@ -395,7 +395,7 @@ def test_a_short_run_does_not_end_early(tmp_path):
 def test_without_patience_a_run_ends_after_a_share_of_it_without_progress(tmp_path, updates, update, epoch, ended):
     """At least 1,000 updates, and two epochs; the best was at 101, in epoch 1, after the warm-up."""
     quiet = Ranks(1, 1, CPU.device)  # writes nothing
-    run = _Run(LineTask(), small(updates=updates, warmup=50), tmp_path, quiet, Silent(), time.monotonic)
+    run = _TrainingRun(LineTask(), small(updates=updates, warmup=50), tmp_path, quiet, Silent(), time.monotonic)
     run.standing.update, run.standing.position = 101, Position(epoch=1)
     assert run._judge(2.0)
     run.standing.update, run.standing.position = update, Position(epoch=epoch)
@@ -563,7 +563,7 @@ def tiny_task(accumulate=1, **training):
     from regard.data import Corpus
     from regard.models.folder import make_model
     from regard.tasks.base.settings import Data, Fitted, Settings
-    from regard.tasks.translation.train import Translation
+    from regard.tasks.translation.train import TranslationTask
     from regard.text import Subwords
 
     some = pairs(300, 3)
@@ -578,7 +578,7 @@ def tiny_task(accumulate=1, **training):
     torch.manual_seed(0)
     model = make_model({**fitted.model, "vocab_size": len(subwords)})
     corpus = Corpus.build([Pairs(some)], subwords)
-    return Translation(model, corpus, None, fitted, torch.device("cpu"), False)
+    return TranslationTask(model, corpus, None, fitted, torch.device("cpu"), False)
 
 
 def test_a_validation_costs_the_subwords_that_pass_through_the_model():

@@ -86,7 +86,7 @@ class CpuAdditive:
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
         if _is_decode(p):
             return _decode(p)
-        loops, given = _loops(p.compute_dtype, "forward"), _Given(p)
+        loops, given = _loops(p.compute_dtype, "forward"), _Arguments(p)
         out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=given.dtype)
         lse = torch.empty(p.batch, p.heads, p.queries, dtype=given.dtype)
         args = (*given.arrays(given.sink()), out.numpy(), lse.numpy())
@@ -97,7 +97,7 @@ class CpuAdditive:
 
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
         _loops(p.compute_dtype, "forward")  # the keys' exponentials
-        loops, given = _loops(p.compute_dtype, "backward"), _Given(p)
+        loops, given = _loops(p.compute_dtype, "backward"), _Arguments(p)
         (tanh,) = p.terms.tanhs
         grad, out = grad.to(given.dtype).contiguous(), out.to(given.dtype)
         delta = (out * grad).sum(-1)
@@ -112,7 +112,7 @@ class CpuAdditive:
         return g.problem(p, tanh, lse, delta)
 
 
-operator.KERNELS[NAME] = CpuAdditive()
+operator.OPERATOR_KERNELS[NAME] = CpuAdditive()
 
 
 class _Terms:
@@ -186,7 +186,7 @@ class _Terms:
             lse.masked_fill_(spoiled, torch.nan)
 
 
-class _Given(_Terms):
+class _Arguments(_Terms):
     """A problem as arrays for the loops over many queries: exponentials of the keys taken, keys last."""
 
     def __init__(self, p: Problem) -> None:
@@ -214,7 +214,7 @@ class _Given(_Terms):
 class _Gradients:
     """Room for what the loops add up, and the way back to the problem's shapes."""
 
-    def __init__(self, given: _Given, p: Problem) -> None:
+    def __init__(self, given: _Arguments, p: Problem) -> None:
         self.given, kv = given, p.batch * p.kv_heads
         self.splits = max(1, min(-(-2 * torch.get_num_threads() // kv), p.queries // 16))
         units, dims, dtype = kv * self.splits, given.w.shape[-1], given.dtype

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-Row = tuple[float, tuple[float, ...], tuple[float, ...]]  # R, frequencies, coefficients
+SeriesRow = tuple[float, tuple[float, ...], tuple[float, ...]]  # R, frequencies, coefficients
 
 # By tolerance: tanh(x) = Σ c_m sin(ω_m x) within it for |x| ≤ R; the slope within about fifteen times as much.
 # fmt: off
-SERIES: dict[float, tuple[Row, ...]] = {
+SERIES: dict[float, tuple[SeriesRow, ...]] = {
     0.004: (
         (2.35,
          (0.7286537, 2.3565022, 4.3755666),

@@ -12,7 +12,7 @@ from regard.train import Outcome
 LOSS = "`valid_loss` is the negative log-likelihood of a subword in nats"
 
 
-class Words(NamedTuple):
+class CardText(NamedTuple):
     """What a card says of a task: what the model is, how to use it, how it is measured, and what it is not for.
 
     ``unit`` is what its data are counted in and ``seen`` its training; ``among`` tells more of the units, ``origin`` of
@@ -30,7 +30,7 @@ class Words(NamedTuple):
     licensed: str = "these texts"
 
 
-TRANSLATION = Words(
+TRANSLATION = CardText(
     "A translation model",
     "Translate with `regard translate --model FOLDER`.",
     f"{LOSS}; BLEU and chrF, where given, are of greedy decoding.",
@@ -49,7 +49,7 @@ def model_card(
     device: str,
     begun: float,
     files: Sequence[str] = (),
-    words: Words = TRANSLATION,
+    words: CardText = TRANSLATION,
 ) -> str:
     """README.md of a model folder; ``files`` are the names in [data] of what it was trained on."""
     data, standing = tables["data"], outcome.standing

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from regard.models.folder import alone, make_model, read_config, save, sweep, write_config
-from regard.tasks.base.card import TRANSLATION, Words, model_card
+from regard.tasks.base.card import TRANSLATION, CardText, model_card
 from regard.tasks.base.settings import Fitted, Settings, check_same
 from regard.tasks.base.sizes import check_room, expectation
 from regard.text.subwords import Subwords
@@ -38,7 +38,7 @@ class Work(ABC, Generic[S]):
     examples: ClassVar[str]
     files: ClassVar[tuple[tuple[str, str], ...]]
     settings: type[S]
-    words: ClassVar[Words] = TRANSLATION
+    words: ClassVar[CardText] = TRANSLATION
     scores: ClassVar[Mapping[str, str]] = {"transformer": "cross_score", "rnn": "score"}
     score_help: ClassVar[str] = "the score of cross-attention"
     laptop_quality: ClassVar[str] = "how good it is, validation tells"

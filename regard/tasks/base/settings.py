@@ -16,7 +16,7 @@ from regard.models.folder import KINDS
 from regard.train import Mismatch, Table
 from regard.train import Settings as LoopSettings
 
-Sections = dict[str, dict[str, Any]]
+Tables = dict[str, dict[str, Any]]
 LIMITS = ("max_tokens", "max_ratio", "window", "stride", "longest")  # of [data]: what is learned of the same text
 OF_SUBWORDS = {"vocab_size", "pad_id", "bos_id", "eos_id"}  # of [model]: what the subwords decide
 MOST_TOKENS, MOST_SUBWORDS, MOST_LAYERS, WIDEST = 2**30, 2**20, 1000, 2**24  # larger ones are slips of the pen
@@ -98,7 +98,7 @@ class Data(PairData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cutting(Table):
+class SubwordSettings(Table):
     """[subwords]: ``vocab_size`` of them learned on the training text, or those of a tokenizer.json at ``path``.
 
     ``dropout`` is BPE-dropout; in the last ``plain`` share of training there is none.
@@ -184,7 +184,7 @@ class Settings(Table):
     """
 
     data_table: ClassVar[type[Any]] = Data
-    subwords_table: ClassVar[type[Any]] = Cutting
+    subwords_table: ClassVar[type[Any]] = SubwordSettings
     training_table: ClassVar[type[Any]] = Training
     kinds: ClassVar[tuple[str, ...]] = ("transformer", "rnn")
 
@@ -219,12 +219,12 @@ class Settings(Table):
         return known | {"model": models | ({"kind"} if len(cls.kinds) > 1 else set())}
 
     @staticmethod
-    def sized(pairs: int) -> Sections:
+    def sized(pairs: int) -> Tables:
         """Defaults for so many pairs: tables "subwords" and "training", and one by the name of each kind of model."""
         return sized(pairs)
 
     @staticmethod
-    def laptop(pairs: int) -> Sections:
+    def laptop(pairs: int) -> Tables:
         """What differs from :meth:`sized` in the preset "laptop": some 24 trillion operations of training."""
         updates = few_updates(pairs, 2400)
         small = {"dim": 128, "heads": 4, "dropout": 0.1}
@@ -235,7 +235,7 @@ class Settings(Table):
             "training": {**brief(updates), "lr": 3e-3, "tokens": 2000, "rdrop": 0.0, "bleu_sentences": 200},
         }
 
-    def defaults(self, pairs: int) -> Sections:
+    def defaults(self, pairs: int) -> Tables:
         """``sized``, with what the preset has instead."""
         fit, own = self.sized(pairs), self.laptop(pairs) if self.preset == "laptop" else {}
         return {name: {**fit.get(name, {}), **own.get(name, {})} for name in {**fit, **own}}
@@ -339,7 +339,7 @@ def _fitting(sized: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 ROTARY = {"self_score": "rotary", "positions": "none"}
 
 
-def sized(pairs: int) -> Sections:
+def sized(pairs: int) -> Tables:
     """Defaults for a corpus of so many pairs: a small model, much regularised, for few; a larger one for many.
 
     Transformers have rotary self-attention: with Multi30k it has 1.3 to 1.6 BLEU more in validation than the dot

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.align.attention import by_word
 from regard.decode import named
 from regard.files.bundled import find
-from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, Found, Room, Span, owners, padded, read
+from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, AnswerSpan, Prediction, WindowSize, owners, padded, read
 from regard.tasks.translation.translator import device_of, refuse_other_tasks
 from regard.text.graphemes import border
 from regard.text.subwords import Encoded, checked
@@ -56,7 +56,7 @@ class Answer:
 class Answerer:
     """Answers questions with a reader. Make one with :func:`load`.
 
-    ``window`` and ``stride`` say how much is read at once (:class:`regard.tasks.qa.spans.Room`),
+    ``window`` and ``stride`` say how much is read at once (:class:`regard.tasks.qa.spans.WindowSize`),
     ``longest`` how many subwords
     an answer may have, and ``abstains`` whether the model was taught that a context may not tell.
     """
@@ -73,7 +73,7 @@ class Answerer:
         abstains: bool = False,
     ) -> None:
         self.model, self.subwords, self.name = model, subwords, name
-        self.room = Room.of(window, stride, model.config.max_length)
+        self.room = WindowSize.of(window, stride, model.config.max_length)
         self.longest, self.abstains = longest, abstains
 
     def __repr__(self) -> str:
@@ -147,7 +147,14 @@ class Answerer:
         return ""
 
     def _answer(
-        self, pair: tuple[str, str], asked: Encoded, told: Encoded, found: Found, count: int, may: bool, attention: bool
+        self,
+        pair: tuple[str, str],
+        asked: Encoded,
+        told: Encoded,
+        found: Prediction,
+        count: int,
+        may: bool,
+        attention: bool,
     ) -> Answer:
         context = pair[0]
         candidates = [c for span in found.spans if (c := _candidate(context, told, span))]
@@ -164,7 +171,7 @@ class Answerer:
         return Answer(best.text, best.start, best.end, best.score, found.no_answer, shown, weights, note=note)
 
     def _attention(
-        self, pair: tuple[str, str], asked: Encoded, told: Encoded, span: Span, cuts: Sequence[tuple[int, int]]
+        self, pair: tuple[str, str], asked: Encoded, told: Encoded, span: AnswerSpan, cuts: Sequence[tuple[int, int]]
     ) -> Tensor:
         """[question words, context words], of the window that owns the span; words that have no subwords get 0."""
         wide, high = (len(text.split()) for text in pair)
@@ -209,7 +216,7 @@ def _odd(context: str, question: str) -> str:
     return ""
 
 
-def _candidate(context: str, told: Encoded, span: Span) -> Candidate | None:
+def _candidate(context: str, told: Encoded, span: AnswerSpan) -> Candidate | None:
     """The characters of a span: no white space around them, and no character cut off from its marks."""
     start, end = whole(context, told.offsets[span.start][0], told.offsets[span.end - 1][1])
     return Candidate(context[start:end], start, end, span.probability) if start < end else None

@@ -12,7 +12,7 @@ from regard.common.mixing import line_keys
 from regard.common.ragged import Integers
 from regard.data import Report
 from regard.data.questions import Question
-from regard.tasks.qa.spans import Found, Piece, Room
+from regard.tasks.qa.spans import ContextWindow, Prediction, WindowSize
 from regard.text.subwords import Encoded
 from regard.text.wordpiece import Cutter
 
@@ -21,7 +21,7 @@ _NEAR = 64  # pieces on from which a context that does not tell is taken: mostly
 
 
 @dataclass
-class Asked:
+class QuestionRows:
     """Questions, contexts and answers [start, end) in tokens, row by row, and ``pieces``: a window each."""
 
     given: list[Question]
@@ -29,11 +29,13 @@ class Asked:
     contexts: list[list[int]]
     offsets: list[list[tuple[int, int]]]
     answers: list[list[tuple[int, int]]]
-    pieces: list[Piece]
-    room: Room
+    pieces: list[ContextWindow]
+    room: WindowSize
 
     @classmethod
-    def of(cls, given: Sequence[Question], subwords: Cutter, room: Room, reports: Sequence[Report]) -> Asked:
+    def of(
+        cls, given: Sequence[Question], subwords: Cutter, room: WindowSize, reports: Sequence[Report]
+    ) -> QuestionRows:
         """What cannot be asked is left out, and counted in the last report."""
         texts = dict.fromkeys(text for q in given for text in (q.context, q.question))
         cut = dict(zip(texts, subwords.encode_batch(list(texts)), strict=True))
@@ -61,7 +63,7 @@ class Asked:
         self.contexts.append(context.ids)
         self.offsets.append(context.offsets)
         self.answers.append(answers)
-        self.pieces += [Piece(row, *cut) for cut in self.room.cuts(len(question.ids), len(context.ids))]
+        self.pieces += [ContextWindow(row, *cut) for cut in self.room.cuts(len(question.ids), len(context.ids))]
         return ""
 
     def lessons(self, which: Integers | None = None) -> Lessons:
@@ -102,7 +104,7 @@ class Asked:
                 pieces.append(other)
         return np.array(rows, np.int64), np.array(pieces, np.int64)
 
-    def _places(self, piece: Piece, which: int) -> tuple[int, int]:
+    def _places(self, piece: ContextWindow, which: int) -> tuple[int, int]:
         """Start and end of an answer as the reader counts them; 0 and 0 if it is not in this piece."""
         if not self.answers[piece.row]:
             return 0, 0
@@ -115,7 +117,7 @@ class Asked:
 class Lessons:
     """What is to be learned: for question ``rows[i]`` and piece ``pieces[i]``, the ``places[i]`` of start and end."""
 
-    asked: Asked
+    asked: QuestionRows
     rows: Integers
     pieces: Integers
     places: Integers  # [M, 2]
@@ -144,7 +146,7 @@ def tokens(context: Encoded, start: int, end: int) -> tuple[int, int]:
     return (touched[0], touched[-1] + 1) if touched else (0, 0)
 
 
-def texts_of(asked: Asked, rows: Sequence[int], found: Sequence[Found]) -> list[str]:
+def texts_of(asked: QuestionRows, rows: Sequence[int], found: Sequence[Prediction]) -> list[str]:
     """The first answer to each of these questions; "" where there is likelier none, if the data have such questions."""
     abstains = any(not spans for spans in asked.answers)
     out = []

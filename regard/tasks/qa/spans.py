@@ -26,7 +26,7 @@ WINDOW, STRIDE, LONGEST = 384, 128, 30  # tokens read at once; between windows; 
 LEAST = 32  # of a window that are the context's
 
 
-class Span(NamedTuple):
+class AnswerSpan(NamedTuple):
     """Context tokens [start, end), and their probability."""
 
     start: int
@@ -34,14 +34,14 @@ class Span(NamedTuple):
     probability: float
 
 
-class Found(NamedTuple):
+class Prediction(NamedTuple):
     """What was found for a question: spans, the likeliest first, and P(no answer)."""
 
-    spans: list[Span]
+    spans: list[AnswerSpan]
     no_answer: float
 
 
-class Piece(NamedTuple):
+class ContextWindow(NamedTuple):
     """Tokens [start, end) of the context of question ``row``."""
 
     row: int
@@ -82,14 +82,14 @@ def owners(cuts: Sequence[tuple[int, int]], length: int) -> Integers:
     return owner
 
 
-class Room(NamedTuple):
+class WindowSize(NamedTuple):
     """How a model reads: ``window`` tokens at once, bos, question, eos, context and eos; ``stride`` between windows."""
 
     window: int = WINDOW
     stride: int = STRIDE
 
     @classmethod
-    def of(cls, window: int, stride: int, limit: int | None) -> Room:
+    def of(cls, window: int, stride: int, limit: int | None) -> WindowSize:
         """``limit``: of the model's positions, if it has one."""
         window = window if limit is None else min(window, limit)
         if window < LEAST + 4 or stride < 1:
@@ -127,16 +127,16 @@ def padded(
 def read(
     model: Any,
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-    room: Room,
+    room: WindowSize,
     *,
     longest: int = LONGEST,
     count: int = 1,
     batch_tokens: int = 8192,
     multiple: int = 1,
-) -> list[Found]:
+) -> list[Prediction]:
     """What the model finds for (question, context) pairs of tokens; ``count`` spans each, of at most ``longest``."""
     pieces = [
-        Piece(row, *cut)
+        ContextWindow(row, *cut)
         for row, (question, context) in enumerate(pairs)
         for cut in room.cuts(len(question), len(context))
     ]
@@ -164,7 +164,7 @@ def read(
     ]
 
 
-def _best(pieces: Sequence[Piece], logits: Sequence[Any], length: int, longest: int, count: int) -> Found:
+def _best(pieces: Sequence[ContextWindow], logits: Sequence[Any], length: int, longest: int, count: int) -> Prediction:
     """Spans of all windows together; of each window no more than ``count`` are kept, however long the context."""
     owner = owners([(piece.start, piece.end) for piece in pieces], length)
     every, total = [], 0.0  # log of the sum, "no answer" being e⁰
@@ -182,5 +182,5 @@ def _best(pieces: Sequence[Piece], logits: Sequence[Any], length: int, longest: 
         every.append((scores[best], piece.start + i[best], piece.start + i[best] + d[best] + 1))
     scores, starts, ends = (np.concatenate(parts) for parts in zip(*every, strict=True))
     order = np.argsort(-scores, kind="stable")[:count]
-    spans = [Span(int(starts[k]), int(ends[k]), float(np.exp(scores[k] - total))) for k in order]
-    return Found(spans, float(np.exp(-total)))
+    spans = [AnswerSpan(int(starts[k]), int(ends[k]), float(np.exp(scores[k] - total))) for k in order]
+    return Prediction(spans, float(np.exp(-total)))

@@ -29,27 +29,27 @@ from regard.data.questions import Question, read_questions
 from regard.evaluate.squad import quality
 from regard.models.folder import make_model
 from regard.tasks.base import command, run
-from regard.tasks.base.card import Words, model_card
+from regard.tasks.base.card import CardText, model_card
 from regard.tasks.base.pairs import UNWATCHED, UPDATE, autocast, half
 from regard.tasks.base.pretrained import encoder_table, pretrained
 from regard.tasks.base.settings import (
     MOST_TOKENS,
     Fitted,
-    Sections,
+    Tables,
     brief,
     check_held_out,
     check_vocabulary,
     few_updates,
 )
 from regard.tasks.base.settings import Settings as AnySettings
-from regard.tasks.qa.questions import Asked, Lessons, texts_of
-from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, Room, padded, read
+from regard.tasks.qa.questions import Lessons, QuestionRows, texts_of
+from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, WindowSize, padded, read
 from regard.text.subwords import Subwords
 from regard.text.wordpiece import Cutter, load_subwords
 from regard.train import Outcome, Position, Progress, Ranks, Step, Table
 from regard.train import Settings as LoopSettings
 
-__all__ = ["WORK", "Data", "Objective", "Reading", "Settings", "main", "parse", "train"]
+__all__ = ["WORK", "Data", "QAObjective", "Reading", "Settings", "main", "parse", "train"]
 
 NOTHING = -100  # the target of a row that no loss counts
 
@@ -75,7 +75,7 @@ class Data(Table):
     def __post_init__(self) -> None:
         if self.bad not in ("raise", "skip"):
             raise ValueError(f"bad must be raise or skip, got {self.bad!r}")
-        Room.of(self.window, self.stride, None)
+        WindowSize.of(self.window, self.stride, None)
         if isinstance(self.longest, bool) or not isinstance(self.longest, int) or self.longest < 1:
             raise ValueError(f"longest must be a whole number of at least 1, got {self.longest!r}")
         check_held_out(self.held_out)
@@ -108,7 +108,7 @@ class Data(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cutting(Table):
+class QASubwordSettings(Table):
     """[subwords]: ``vocab_size`` of them learned on the training text, or those of a tokenizer.json at ``path``.
 
     A pretrained encoder brings its own.
@@ -156,12 +156,12 @@ class Settings(AnySettings):
     """What is given: the data, and any of the other settings; what is not given is fitted to the corpus."""
 
     data_table = Data
-    subwords_table = Cutting
+    subwords_table = QASubwordSettings
     training_table = Training
     kinds = ("reader",)
 
     @staticmethod
-    def sized(pairs: int) -> Sections:
+    def sized(pairs: int) -> Tables:
         small = pairs < 50_000
         return {
             "subwords": {"vocab_size": 8000 if small else 16000},
@@ -179,7 +179,7 @@ class Settings(AnySettings):
         }
 
     @staticmethod
-    def laptop(pairs: int) -> Sections:
+    def laptop(pairs: int) -> Tables:
         """Some 24 trillion operations of training."""
         return {
             "subwords": {"vocab_size": 4000},
@@ -188,7 +188,7 @@ class Settings(AnySettings):
         }
 
 
-class Objective(Module):
+class QAObjective(Module):
     """−log P(start) − log P(end), summed over a batch; with R-Drop (Liang et al. 2021,
     https://arxiv.org/abs/2106.14448) over two passes at once, and what their distributions differ by."""
 
@@ -218,11 +218,13 @@ class Reading:
     sums = ("loss", "nll")
     static = True
 
-    def __init__(self, model: Any, asked: Asked, valid: Asked | None, fitted: Fitted, device: torch.device) -> None:
+    def __init__(
+        self, model: Any, asked: QuestionRows, valid: QuestionRows | None, fitted: Fitted, device: torch.device
+    ) -> None:
         self.model, self.asked, self.valid, self.device = model, asked, valid, device
         self.data, self.settings = fitted.data, fitted.training
         self.dtype = torch.bfloat16 if half(self.settings.precision, device) else None
-        self.objective = Objective(model, rdrop=self.settings.rdrop, dtype=self.dtype)
+        self.objective = QAObjective(model, rdrop=self.settings.rdrop, dtype=self.dtype)
         self.blocks = [*model.encoder.encoder, *([] if model.flow is None else model.flow.layers)]
 
     def pace(self, name: str) -> float:
@@ -272,12 +274,12 @@ class Reading:
         model.eval()
         try:
             with torch.no_grad():
-                loss, found = self._loss(Objective(model, dtype=self.dtype)), self._measures(model)
+                loss, found = self._loss(QAObjective(model, dtype=self.dtype)), self._measures(model)
         finally:
             model.train(training)
         return {"valid_loss": loss if self.settings.select == "loss" else 1 - found["f1"] / 100, "nll": loss, **found}
 
-    def _loss(self, objective: Objective) -> float:
+    def _loss(self, objective: QAObjective) -> float:
         assert self.valid is not None
         total, lessons = torch.zeros((), dtype=torch.float64, device=self.device), self.valid.lessons()
         lengths = lessons.lengths(self.settings.multiple)
@@ -316,7 +318,7 @@ class _Answering(run.Work[Settings]):
     scores: ClassVar[Mapping[str, str]] = {"reader": "cross_score"}
     score_help = "the similarity of question and context"
     unasked = frozenset({"decoder_layers"})
-    words = Words(
+    words = CardText(
         "A question answering model",
         'Ask with `regard answer --model FOLDER --context FILE "question"`.',
         """\
@@ -386,11 +388,11 @@ questions of one kind. {always}It carries over whatever bias its data have.""",
         return model
 
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Reading:
-        room = Room.of(fitted.data.window, fitted.data.stride, model.config.max_length)
+        room = WindowSize.of(fitted.data.window, fitted.data.stride, model.config.max_length)
         sides = []
         for valid in (False, True):
             questions, reports = fitted.data.load(valid)
-            sides.append(Asked.of(questions, subwords, room, reports) if questions else None)
+            sides.append(QuestionRows.of(questions, subwords, room, reports) if questions else None)
             for part in reports:
                 report.say(str(part))
         if sides[1] is None:

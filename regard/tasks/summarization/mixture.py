@@ -63,11 +63,11 @@ def mixture_loss(
         kept = (y != PAD).nonzero().flatten()
         split, row, y = [x[:, kept] for x in split], row[kept], y[kept]
     options = (copy, smoothing, rdrop, chunk, torch.is_grad_enabled())
-    out: Tensor = _Loss.apply(*split, weight, source[: len(targets)], row, y, options)  # type: ignore[no-untyped-call]
+    out: Tensor = _MixtureLoss.apply(*split, weight, source[: len(targets)], row, y, options)  # type: ignore[no-untyped-call]
     return out
 
 
-class _Loss(torch.autograd.Function):
+class _MixtureLoss(torch.autograd.Function):
     """Some rows at a time, each with its gradient at once, so that [M, V] never exists whole."""
 
     @staticmethod

@@ -41,7 +41,7 @@ BATCH_TOKENS = 4096  # source tokens decoded at once, padding included
 Progress = Callable[[int], None]
 
 
-class Word(NamedTuple):
+class DocumentWord(NamedTuple):
     """A word of a document, and the characters [start, end) that it is."""
 
     text: str
@@ -71,7 +71,7 @@ class Summary:
     text: str
     words: tuple[str, ...]
     tokens: tuple[str, ...]
-    source: tuple[Word, ...]
+    source: tuple[DocumentWord, ...]
     attention: Tensor
     copied: tuple[Copied, ...]
     score: float
@@ -82,7 +82,7 @@ class Summary:
 
 
 @dataclass
-class Output:
+class SummaryOutput:
     """What became of one document: summaries, best first, or a problem; and a note, if there is something to know."""
 
     summaries: list[Summary] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Summarizer:
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
         **options: Any,
-    ) -> list[Output]:
+    ) -> list[SummaryOutput]:
         """What became of each document; one that cannot be summarized has a problem and stops nothing.
 
         Args:
@@ -187,13 +187,13 @@ class Summarizer:
                 progress(len(batch))
         return outputs
 
-    def _checked(self, text: str) -> Output:
+    def _checked(self, text: str) -> SummaryOutput:
         problem = what_is_odd(text)
         if not problem and "\0" in text:
             problem = f"binary data, not text: a NUL character at {text.index(chr(0)):,}"
         if not problem and not text.strip():
             problem = "the document is empty"
-        return Output(problem=problem)
+        return SummaryOutput(problem=problem)
 
     def _told_of(self, size: int) -> tuple[str, str]:
         """A problem, a note, or neither."""
@@ -306,12 +306,12 @@ def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, su
     return Summary(text, own, shown, words, attention, tuple(copied), found.score, float(found.log_probs.sum()))
 
 
-def _source_words(document: str) -> tuple[tuple[Word, ...], list[int | None]]:
+def _source_words(document: str) -> tuple[tuple[DocumentWord, ...], list[int | None]]:
     """The words of a document, and for each word of its flat form which of them it is; None for a line end."""
     from regard.data.documents import flat, places
 
     line, at = flat(document), places(document)
-    words: list[Word] = []
+    words: list[DocumentWord] = []
     number: list[int | None] = []
     start = 0
     for text in line.split():
@@ -322,7 +322,7 @@ def _source_words(document: str) -> tuple[tuple[Word, ...], list[int | None]]:
             number.append(None)
         else:
             number.append(len(words))
-            words.append(Word(document[first : last + 1], first, last + 1))
+            words.append(DocumentWord(document[first : last + 1], first, last + 1))
     return tuple(words), number
 
 

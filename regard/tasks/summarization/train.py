@@ -26,17 +26,17 @@ from regard.models import Transformer
 from regard.models.folder import make_model
 from regard.models.pointer import PointerTransformer
 from regard.tasks.base import command, run
-from regard.tasks.base.card import LOSS, Words, model_card
+from regard.tasks.base.card import LOSS, CardText, model_card
 from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured
 from regard.tasks.base.pretrained import encoder_table, pretrained, take_over
-from regard.tasks.base.settings import Fitted, PairData, PairTraining, Sections, brief, few_updates
+from regard.tasks.base.settings import Fitted, PairData, PairTraining, Tables, brief, few_updates
 from regard.tasks.base.settings import Settings as PairSettings
 from regard.tasks.summarization.mixture import mixture_loss
 from regard.text.subwords import PAD
 from regard.text.wordpiece import Cutter, WordPiece, load_subwords
 from regard.train import Outcome, Progress, Ranks
 
-__all__ = ["WORK", "Data", "Objective", "Settings", "Summarization", "Training", "main", "train"]
+__all__ = ["WORK", "Data", "Settings", "Summarization", "SummaryObjective", "Training", "main", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class Settings(PairSettings):
     kinds = ("pointer",)
 
     @staticmethod
-    def sized(pairs: int) -> Sections:
+    def sized(pairs: int) -> Tables:
         """A small model, much regularised, for few documents; a larger one for many."""
         few, tiny = pairs < 100_000, pairs < 5_000
         size = {"dim": 256, "ffn_dim": 1024, "heads": 4} if few else {"dim": 512, "ffn_dim": 2048, "heads": 8}
@@ -138,7 +138,7 @@ class Settings(PairSettings):
         }
 
     @staticmethod
-    def laptop(pairs: int) -> Sections:
+    def laptop(pairs: int) -> Tables:
         """Some 24 trillion operations of training."""
         small = {"dim": 128, "ffn_dim": 512, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1}
         training = {"lr": 2e-3, "tokens": 4000, "rdrop": 0.0, "rouge_documents": 50}
@@ -173,7 +173,7 @@ def fine_tuning(pairs: int, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, **given}
 
 
-class Objective(Module):
+class SummaryObjective(Module):
     """The loss of a batch: label-smoothed cross-entropy of the mixture, R-Drop over two passes at once, coverage."""
 
     def __init__(
@@ -239,7 +239,7 @@ class Summarization(PairTask):
         self.measured = s.rouge_documents if rouge else 0
         self.limits = Limits(maximum=int(corpus.lengths[1].max()))
         options = {"smoothing": s.smoothing, "rdrop": s.rdrop, "coverage": s.coverage, "told": s.told}
-        self.objective = Objective(model, **options, dtype=self.dtype)
+        self.objective = SummaryObjective(model, **options, dtype=self.dtype)
 
     def pace(self, name: str) -> float:
         """What was pretrained learns at its own rate; its token vectors as slowly as they are short."""
@@ -250,7 +250,7 @@ class Summarization(PairTask):
         return float(pace / self.model.config.output_scale if name == "embedding.weight" else pace)
 
     def plain(self, model: Any) -> nn.Module:
-        return Objective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
+        return SummaryObjective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
 
     def measures(self, model: Any) -> dict[str, float]:
         if not self.measured:
@@ -271,7 +271,7 @@ class _Summarization(PairWork[Settings]):
     )
     scores: ClassVar[Mapping[str, str]] = {"pointer": "copy_score"}
     score_help = "the score of the attention that copies"
-    words = Words(
+    words = CardText(
         "A model that summarizes",
         "Summarize with `regard summarize --model FOLDER`.",
         f"{LOSS}; ROUGE, where given, is of greedy decoding.",

@@ -24,7 +24,7 @@ LOOKED = 200  # of them, at which the model looks
 LONGEST = 100  # subwords of a side; longer pairs are left out
 
 
-class Found(NamedTuple):
+class AlignmentHead(NamedTuple):
     """[align] of config.toml, and the share of the links that agree with it."""
 
     table: dict[str, Any]
@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 @torch.no_grad()
-def best_head(model: Any, corpus: Corpus) -> Found | None:
+def best_head(model: Any, corpus: Corpus) -> AlignmentHead | None:
     """The layer, head (or the mean of all) and shift whose strongest weights are most often where the links are."""
     longest = min(LONGEST, (model.max_length or LONGEST + 1) - 1)  # with <s> or </s> it is one more
     rows = np.flatnonzero(np.maximum(*corpus.lengths) <= longest)
@@ -77,9 +77,9 @@ def _hits(model: Any, source: Encoded, target: Encoded, links: Links) -> Tensor:
     return torch.stack(found)
 
 
-def _table(hits: Tensor, total: int) -> Found:
+def _table(hits: Tensor, total: int) -> AlignmentHead:
     shift, layer, head = (int(x) for x in np.unravel_index(int(hits.argmax()), tuple(hits.shape)))
     table: dict[str, Any] = {"layer": layer, "shift": bool(shift)}
     if head < hits.shape[-1] - 1:
         table["head"] = head
-    return Found(table, float(hits.max()) / total)
+    return AlignmentHead(table, float(hits.max()) / total)

@@ -44,7 +44,7 @@ class Attended(NamedTuple):
 
 
 @dataclass
-class Output:
+class TranslationOutput:
     """What became of one line: translations, best first, or a problem; and a note, if something was done to it."""
 
     translations: list[Translation] = field(default_factory=list)

@@ -34,16 +34,16 @@ __all__ = [
     "FLAGS",
     "WORK",
     "Data",
-    "Objective",
     "Settings",
-    "Translation",
+    "TranslationObjective",
+    "TranslationTask",
     "main",
     "parse",
     "train",
 ]
 
 
-class Objective(Module):
+class TranslationObjective(Module):
     """The loss of a batch: label-smoothed cross-entropy, with R-Drop over two passes at once, and guided alignment."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Objective(Module):
         return torch.stack((sums[0] + self.guide.weight * guided, sums[1], guided.detach()))
 
 
-class Translation(PairTask):
+class TranslationTask(PairTask):
     """The task, as :func:`regard.train.fit` wants it."""
 
     def __init__(
@@ -110,13 +110,13 @@ class Translation(PairTask):
         guide = None if links is None else Guide.of(s, fitted.model)
         self.sums = ("loss", "nll") if guide is None else ("loss", "nll", "guided")
         options: dict[str, Any] = {"dtype": self.dtype, "compile": s.compile, "guide": guide}
-        self.objective = Objective(model, smoothing=s.smoothing, rdrop=s.rdrop, **options)
+        self.objective = TranslationObjective(model, smoothing=s.smoothing, rdrop=s.rdrop, **options)
 
     def taken(self, batch: Batch) -> list[Tensor]:
         return super().taken(batch) + ([] if self.links is None else [self.links.of(batch)])
 
     def plain(self, model: Any) -> nn.Module:
-        return Objective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
+        return TranslationObjective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
 
     def measures(self, model: Any) -> dict[str, float]:
         if not self.measured:
@@ -186,7 +186,7 @@ class _Translation(PairWork[Settings]):
             model.load_state_dict(started(name, self.name).model.state_dict())
         return model
 
-    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Translation:
+    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> TranslationTask:
         guide = Guide.of(fitted.training, fitted.model)
         corpus, valid = self.corpora(fitted, subwords, report)
         check_positions(model, corpus, *([] if valid is None else [valid]))
@@ -194,7 +194,7 @@ class _Translation(PairWork[Settings]):
         if bleu:
             check_tokenizer(fitted.training.bleu_tokenize)
         links = None if guide is None else word_links(corpus, guide, fitted.data.cache, ranks.device, report)
-        return Translation(model, corpus, valid, fitted, ranks.device, bleu, links)
+        return TranslationTask(model, corpus, valid, fitted, ranks.device, bleu, links)
 
     def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
         """[align], where neither a guide nor the model that was begun with has one."""

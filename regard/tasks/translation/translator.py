@@ -16,15 +16,15 @@ from torch import Tensor
 
 from regard.align.attention import Links, links, word_weights
 from regard.decode import KnownWords, named
-from regard.decode.engine import Engine, Found, TorchEngine
+from regard.decode.engine import Engine, EngineHypothesis, TorchEngine
 from regard.decode.search import Search
 from regard.files.bundled import DEFAULT, find
 from regard.nn import to_int8
 from regard.tasks import TASKS
 from regard.tasks.translation.output import (
     Attended,
-    Output,
     Translation,
+    TranslationOutput,
     in_blocks,
     joined,
     single_spaced,
@@ -37,7 +37,7 @@ from regard.tasks.translation.protect.spans import Protect, Protection, patterns
 from regard.tasks.translation.protect.translate import How, translated
 from regard.text.lexicon import FILE as LEXICON
 from regard.text.lexicon import Lexicon, plain, runs
-from regard.text.segments import Joint, Place, Segment, segments, sentences
+from regard.text.segments import Interval, Joint, Segment, segments, sentences
 from regard.text.subwords import EOS, UNK, Encoded, Subwords
 
 LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
@@ -164,7 +164,7 @@ class Translator:
         progress: Progress | None = None,
         protect: Protect | None = None,
         **options: Any,
-    ) -> list[Output]:
+    ) -> list[TranslationOutput]:
         """What became of each line; one that cannot be translated has a problem and stops nothing.
 
         Args:
@@ -184,7 +184,7 @@ class Translator:
             raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
         find = self._protection if protect is None else Protection(self.subwords, protect)
 
-        def run(lines: Sequence[str], prefixes: Sequence[str], *, first: bool, **more: Any) -> list[Output]:
+        def run(lines: Sequence[str], prefixes: Sequence[str], *, first: bool, **more: Any) -> list[TranslationOutput]:
             return self._outputs(lines, prefixes, search, batch_tokens, progress if first else None, **more)
 
         items = [
@@ -201,9 +201,9 @@ class Translator:
         batch_tokens: int,
         progress: Progress | None,
         *,
-        keep: Mapping[int, Sequence[Place]],
+        keep: Mapping[int, Sequence[Interval]],
         attended: Collection[int],
-    ) -> list[Output]:
+    ) -> list[TranslationOutput]:
         """What became of each line, as the model reads it."""
         outputs, jobs = self._plan(lines, prefixes, keep)
         done = self._decode(jobs, search, frozenset(attended), batch_tokens, progress)
@@ -224,9 +224,12 @@ class Translator:
         attention: bool = False,
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
-    ) -> list[Output]:
+    ) -> list[TranslationOutput]:
         """Given pairs, read by the model as if it had written the targets itself; the score is Σ log p."""
-        outputs, good = [Output(problem=what_is_odd(source) or what_is_odd(target)) for source, target in pairs], []
+        outputs, good = (
+            [TranslationOutput(problem=what_is_odd(source) or what_is_odd(target)) for source, target in pairs],
+            [],
+        )
         fine = [("", "") if outputs[i].problem else pair for i, pair in enumerate(pairs)]
         sources, targets = (self._encode([pair[side] for pair in fine]) for side in (0, 1))
         for i, sides in enumerate(zip(sources, targets, strict=True)):
@@ -301,10 +304,10 @@ class Translator:
     # --- from lines to sentences and back ---
 
     def _plan(
-        self, lines: Sequence[str], prefixes: Sequence[str], keep: Mapping[int, Sequence[Place]]
-    ) -> tuple[list[Output], list[_Job]]:
+        self, lines: Sequence[str], prefixes: Sequence[str], keep: Mapping[int, Sequence[Interval]]
+    ) -> tuple[list[TranslationOutput], list[_Job]]:
         """The sentences to be decoded; a line that is too long is cut, but not in what it is to keep."""
-        outputs, jobs = [Output(problem=what_is_odd(line)) for line in lines], []
+        outputs, jobs = [TranslationOutput(problem=what_is_odd(line)) for line in lines], []
         starts = [row.ids for row in self._encode([prefix.rstrip() for prefix in prefixes])]
         encoded = self._sources(["" if output.problem else line for line, output in zip(lines, outputs, strict=True)])
         for i, (line, whole) in enumerate(zip(lines, encoded, strict=True)):
@@ -410,7 +413,7 @@ class Translator:
                 progress(len(batch))
         return [read[i] for i in range(len(pairs))]
 
-    def _translation(self, found: Found) -> Translation:
+    def _translation(self, found: EngineHypothesis) -> Translation:
         return Translation(self.subwords.decode(found.tokens).strip(), found.score, found.log_prob)
 
     def _sources(self, lines: Sequence[str]) -> list[Encoded]:
@@ -532,7 +535,7 @@ def _of_words(part: Attended, how: Mapping[str, Any]) -> Tensor:
     return widened(word_weights(part.weights, part.source.words, part.target.words, **how), part)
 
 
-def _whole(outputs: list[Output], kind: str) -> list[Output]:
+def _whole(outputs: list[TranslationOutput], kind: str) -> list[TranslationOutput]:
     """All of them, if there is no problem."""
     for number, output in enumerate(outputs, 1):
         if output.problem:

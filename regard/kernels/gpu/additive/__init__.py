@@ -45,20 +45,20 @@ from torch import Tensor
 from regard.kernels import operator
 from regard.kernels._additive import readable, refuses_terms
 from regard.kernels.gpu.additive import _forward
-from regard.kernels.gpu.additive._arguments import Given
+from regard.kernels.gpu.additive._arguments import AdditiveArguments
 from regard.kernels.gpu.additive._backward import WORKSPACE, Backward
 from regard.kernels.gpu.additive._config import (
     FEW,
     TERMS,
     TOLERANCE,
-    Config,
-    Rows,
+    AdditiveConfig,
+    RowTiles,
     Tiles,
     by_series,
     configure,
     padded,
 )
-from regard.kernels.gpu.additive._masks import Seen
+from regard.kernels.gpu.additive._masks import AdditiveMask
 from regard.kernels.gpu.launch import interpreted, on
 from regard.score.terms import Problem
 
@@ -66,8 +66,8 @@ __all__ = [
     "NAME",
     "TOLERANCE",
     "WORKSPACE",
-    "Config",
-    "Rows",
+    "AdditiveConfig",
+    "RowTiles",
     "Tiles",
     "TritonAdditive",
     "configure",
@@ -99,7 +99,7 @@ def refuses(problem: Problem) -> str | None:
         return "it takes whole sequences of queries"
     if p.per_query or p.key_positions is not None:
         return "queries or keys have positions of their own"
-    seen = Seen.of(p.mask)
+    seen = AdditiveMask.of(p.mask)
     if isinstance(seen, str):
         return seen
     if _MISSING:
@@ -133,13 +133,13 @@ class TritonAdditive:
 
     wide_out = True
 
-    def __init__(self, config: Config | None = None) -> None:
+    def __init__(self, config: AdditiveConfig | None = None) -> None:
         self.config = config
 
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
         with on(p.device):
             config = self.config or configure(p)
-            given = Given(p, config, config.forward_exact)
+            given = AdditiveArguments(p, config, config.forward_exact)
             out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=torch.float32, device=p.device)
             lse = torch.empty(p.batch, p.heads, p.queries, dtype=torch.float32, device=p.device)
             if p.queries <= FEW:
@@ -154,10 +154,10 @@ class TritonAdditive:
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
         with on(p.device):
             config = self.config or configure(p)
-            given = Given(p, config, config.scores_exact)
+            given = AdditiveArguments(p, config, config.scores_exact)
             given.setup()
             grad = grad.to(p.dtype)  # it comes in the wide type of the context, but holds what v's dtype can
             return Backward(given, out.contiguous(), lse.contiguous(), grad.contiguous()).run()
 
 
-operator.KERNELS[NAME] = TritonAdditive()
+operator.OPERATOR_KERNELS[NAME] = TritonAdditive()

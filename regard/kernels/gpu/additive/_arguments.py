@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _dropout
-from regard.kernels.gpu.additive._config import TERMS, TOLERANCE, Config, Tiles, by_series, padded
-from regard.kernels.gpu.additive._masks import FAR, Seen, document_spans
+from regard.kernels.gpu.additive._config import TERMS, TOLERANCE, AdditiveConfig, Tiles, by_series, padded
+from regard.kernels.gpu.additive._masks import FAR, AdditiveMask, document_spans
 from regard.kernels.gpu.launch import launchers, power
 from regard.kernels.gpu.series import SERIES
 from regard.score.terms import Problem
@@ -33,10 +33,10 @@ def _series(device: torch.device, tolerance: float) -> Tensor:
     return rows.to(device)
 
 
-class Given:
+class AdditiveArguments:
     """A problem as the kernels take it."""
 
-    def __init__(self, p: Problem, config: Config, exact: Tiles) -> None:
+    def __init__(self, p: Problem, config: AdditiveConfig, exact: Tiles) -> None:
         (tanh,) = p.terms.tanhs
         assert tanh.b is not None
         self.p, self.config, self.exact, self.kernels = p, config, exact, _kernels()
@@ -70,7 +70,7 @@ class Given:
 
     def _mask(self) -> dict[str, Any]:
         p = self.p
-        seen = Seen.of(p.mask)
+        seen = AdditiveMask.of(p.mask)
         assert not isinstance(seen, str), seen
         self.masked = seen.any
         lengths = None

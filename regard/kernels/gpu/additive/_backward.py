@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernels.gpu.additive._arguments import Given, strides
+from regard.kernels.gpu.additive._arguments import AdditiveArguments, strides
 from regard.kernels.gpu.additive._config import options
 from regard.kernels.operator import sum_to
 from regard.score.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
@@ -33,7 +33,7 @@ class Pass:
 class Backward:
     """Gradients, added up over passes."""
 
-    def __init__(self, given: Given, out: Tensor, lse: Tensor, grad: Tensor) -> None:
+    def __init__(self, given: AdditiveArguments, out: Tensor, lse: Tensor, grad: Tensor) -> None:
         self.given, self.p, self.grad = given, given.p, grad
         p, device = given.p, given.p.device
         self.delta, self.lse2, norm = (torch.empty_like(lse) for _ in range(3))

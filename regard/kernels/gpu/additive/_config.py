@@ -40,7 +40,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowTiles:
     """Rows × hidden dims of a block, steps along the other side (and terms at once)."""
 
     rows: int
@@ -52,20 +52,20 @@ class Rows:
     registers: int | None = None
 
 
-def options(x: Tiles | Rows) -> dict[str, int]:
+def options(x: Tiles | RowTiles) -> dict[str, int]:
     """How the compiler is to build the kernel."""
     options = {"num_warps": x.warps, "num_stages": x.stages}
     return options if x.registers is None else {**options, "maxnreg": x.registers}
 
 
 @dataclass(frozen=True)
-class Config:
+class AdditiveConfig:
     forward_exact: Tiles
     forward_series: Tiles
     scores_exact: Tiles
     scores_series: Tiles
-    pairs: Rows
-    features: Rows
+    pairs: RowTiles
+    features: RowTiles
 
     def __post_init__(self) -> None:
         tiles, sums = self.scores_series, self.features
@@ -82,25 +82,27 @@ class Config:
         return max(*(t.keys for t in tiles), self.pairs.rows, self.features.rows)
 
 
-def configure(problem: Problem) -> Config:
+def configure(problem: Problem) -> AdditiveConfig:
     """Block sizes by shape alone; benchmarks/gpu_additive.py tries others."""
     dims, value_dims = padded(problem.terms.tanhs[0].a.shape[-1], 32), problem.v.shape[-1]
     cols = 64 if dims % 64 == 0 else 32
     if problem.device.type == "cpu":  # the interpreter: small blocks, so that small problems have several
         tiles = Tiles(32, 32, 32, 4)
-        return Config(tiles, tiles, tiles, tiles, Rows(32, 32, 4), Rows(32, 32, 4, 32, 2))
+        return AdditiveConfig(tiles, tiles, tiles, tiles, RowTiles(32, 32, 4), RowTiles(32, 32, 4, 32, 2))
     wide = value_dims > 128
     medium = value_dims > 64 or problem.mask is not None or len(problem.terms.terms) > 1 or problem.dropout > 0
     if _little_memory(problem.device):
         small = Tiles(64, 32 if wide else 64, 32, 4, 2)
-        return Config(_EXACT, small, _EXACT, small, Rows(64, cols, 4, registers=128), Rows(64, cols, 4, 32, 1, 2))
-    return Config(
+        return AdditiveConfig(
+            _EXACT, small, _EXACT, small, RowTiles(64, cols, 4, registers=128), RowTiles(64, cols, 4, 32, 1, 2)
+        )
+    return AdditiveConfig(
         forward_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 128) if medium else Tiles(128, 64, 8, 8),
         forward_series=Tiles(64, 128, 64, 4, 3) if wide else Tiles(128, 128 if medium else 256, 64, 8, 3),
         scores_exact=_EXACT if wide else Tiles(64, 32, 8, 4, 1, 168) if medium else Tiles(64, 64, 8, 4),
         scores_series=Tiles(64, 64, 64, 4, 3) if wide else Tiles(128, 64, 64, 8 if medium else 4, 3),
-        pairs=Rows(32, cols, 4),
-        features=Rows(128, cols, 8, 64, 1, 4),
+        pairs=RowTiles(32, cols, 4),
+        features=RowTiles(128, cols, 8, 64, 1, 4),
     )
 
 

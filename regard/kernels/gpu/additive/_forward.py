@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.kernels.gpu.additive._arguments import Given, batch_stride, strides
+from regard.kernels.gpu.additive._arguments import AdditiveArguments, batch_stride, strides
 from regard.kernels.gpu.additive._config import options
 from regard.kernels.gpu.launch import power
 
 
-def launch(given: Given, out: Tensor, lse: Tensor, series: bool) -> None:
+def launch(given: AdditiveArguments, out: Tensor, lse: Tensor, series: bool) -> None:
     p, tiles = given.p, given.config.forward_series if series else given.exact
     grid = (p.batch * p.heads * -(-p.queries // tiles.queries),)
     given.kernels.forward[grid](
@@ -21,7 +21,7 @@ def launch(given: Given, out: Tensor, lse: Tensor, series: bool) -> None:
     )  # fmt: skip
 
 
-def few(given: Given, out: Tensor, lse: Tensor) -> None:
+def few(given: AdditiveArguments, out: Tensor, lse: Tensor) -> None:
     """Few queries: every key is read once, by one of many programs, and their results are joined."""
     p, w = given.p, given.p.terms.tanhs[0].w
     block = 32 if p.device.type == "cpu" else 64
@@ -44,7 +44,7 @@ def few(given: Given, out: Tensor, lse: Tensor) -> None:
     )  # fmt: skip
 
 
-def _splits(given: Given, block: int) -> int:
+def _splits(given: AdditiveArguments, block: int) -> int:
     """Parts of the keys: enough programs to keep memory busy, each with a few blocks."""
     p = given.p
     if p.device.type == "cpu":

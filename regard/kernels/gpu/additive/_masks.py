@@ -15,7 +15,7 @@ DOC_ROWS, DOC_STEP = 32, 128  # rows as in the kernels, no more than any block h
 
 
 @dataclass(frozen=True)
-class Seen:
+class AdditiveMask:
     """A mask as the kernels know it: all of these hold."""
 
     left: int | None = None
@@ -25,26 +25,26 @@ class Seen:
     documents: Documents | None = None
 
     @staticmethod
-    def of(mask: Mask | None) -> Seen | str:
+    def of(mask: Mask | None) -> AdditiveMask | str:
         """The same as conditions that hold together, or why that cannot be."""
         if mask is None:
-            return Seen()
+            return AdditiveMask()
         if isinstance(mask, Causal):
-            return Seen(right=0)
+            return AdditiveMask(right=0)
         if isinstance(mask, Window):
-            return Seen(left=mask.left, right=mask.right)
+            return AdditiveMask(left=mask.left, right=mask.right)
         if isinstance(mask, (Lengths, Prefix)):
-            return Seen(keys=mask.ints[0]) if mask.static else Seen(lengths=mask.tensors)
+            return AdditiveMask(keys=mask.ints[0]) if mask.static else AdditiveMask(lengths=mask.tensors)
         if isinstance(mask, Documents):
-            return Seen(documents=mask)
+            return AdditiveMask(documents=mask)
         if not isinstance(mask, And):
             return f"it joins masks by & only, and knows no {type(mask).__name__}"
-        one, two = (Seen.of(part) for part in mask.parts)
+        one, two = (AdditiveMask.of(part) for part in mask.parts)
         if isinstance(one, str) or isinstance(two, str):
             return one if isinstance(one, str) else two
         if one.documents is not None and two.documents is not None:
             return "it takes one Documents mask"
-        return Seen(
+        return AdditiveMask(
             _least(one.left, two.left),
             _least(one.right, two.right),
             _least(one.keys, two.keys),
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def any(self) -> bool:
-        return self != Seen()
+        return self != AdditiveMask()
 
 
 def _least(x: int | None, y: int | None) -> int | None:

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from regard.kernels import operator
 from regard.kernels.gpu.launch import interpreted, launchers, on, power
-from regard.kernels.gpu.offset._arguments import FURTHEST, WORD, Given, per_head, rows_of, strides
-from regard.kernels.gpu.offset._config import LARGEST, Config, configure, properties, split_keys
+from regard.kernels.gpu.offset._arguments import FURTHEST, WORD, OffsetArguments, per_head, rows_of, strides
+from regard.kernels.gpu.offset._config import LARGEST, OffsetConfig, configure, properties, split_keys
 from regard.kernels.gpu.offset._gradients import Gradients, heads_at_once, own_tables
-from regard.kernels.gpu.offset._masks import Seen
+from regard.kernels.gpu.offset._masks import OffsetMask
 from regard.kernels.operator import sum_to
 from regard.score.terms import DotTerm, Problem, may_need_gradient
 
-__all__ = ["NAME", "Config", "TritonOffset", "configure", "error_bound", "memory_bytes", "refuses", "run"]
+__all__ = ["NAME", "OffsetConfig", "TritonOffset", "configure", "error_bound", "memory_bytes", "refuses", "run"]
 
 NAME = "triton_offset"
 TRITON_MISSING = importlib.util.find_spec("triton") is None
@@ -61,7 +61,7 @@ def refuses(problem: Problem) -> str | None:
         return f"keys and values may have {LARGEST} dims at most"
     if isinstance(p.offset, int) and abs(p.offset) > FURTHEST:
         return f"positions must stay within ±2^30, the offset is {p.offset}"
-    seen = Seen.of(p.mask)
+    seen = OffsetMask.of(p.mask)
     if isinstance(seen, str):
         return seen
     if TRITON_MISSING:
@@ -125,7 +125,7 @@ class TritonOffset:
     wide_out = False  # writing and casting a float32 context would cost a tenth of the forward pass
 
     def forward(self, p: Problem) -> tuple[Tensor, Tensor]:
-        given, config = Given(p), configure("forward", p)
+        given, config = OffsetArguments(p), configure("forward", p)
         out = p.v.new_empty(p.batch, p.heads, p.queries, p.v.shape[-1])
         lse = p.v.new_empty(p.batch, p.heads, p.queries, dtype=torch.float32)
         by_distance = given.by_distance()
@@ -143,7 +143,7 @@ class TritonOffset:
         return out, lse
 
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
-        given = Given(p)
+        given = OffsetArguments(p)
         grad = grad.to(p.dtype)
         if p.bad_keys is not None:  # rows that are NaN have no gradient
             grad = grad.masked_fill(lse.isnan()[..., None], 0.0)
@@ -161,7 +161,13 @@ class TritonOffset:
         return room.problem(p, given, lse, stats[..., 0], values)
 
     def launch_forward(
-        self, given: Given, config: Config, out: Tensor, lse: Tensor, by_distance: Tensor | None, splits: int = 1
+        self,
+        given: OffsetArguments,
+        config: OffsetConfig,
+        out: Tensor,
+        lse: Tensor,
+        by_distance: Tensor | None,
+        splits: int = 1,
     ) -> None:
         p = given.p
         sink = None if p.sink is None else per_head(p.sink, p)
@@ -170,7 +176,9 @@ class TritonOffset:
             SINK=sink, OUT=out, LSE=lse, W=by_distance, HAS_SINK=sink is not None, splits=splits, SPLIT=splits > 1,
         )  # fmt: skip
 
-    def _split_forward(self, given: Given, config: Config, out: Tensor, lse: Tensor, splits: int) -> None:
+    def _split_forward(
+        self, given: OffsetArguments, config: OffsetConfig, out: Tensor, lse: Tensor, splits: int
+    ) -> None:
         """Few queries and many keys: several programs share the keys of a block of queries."""
         parts = out.new_empty(splits, *out.shape, dtype=torch.float32)
         lses = lse.new_empty(splits, *lse.shape)
@@ -180,7 +188,7 @@ class TritonOffset:
             parts, lses, out, lse, rows, splits, DV=dims, BDV=power(dims, 16), BS=power(splits, 16), num_warps=4
         )
 
-    def _spoil(self, p: Problem, given: Given, config: Config, out: Tensor, lse: Tensor) -> None:
+    def _spoil(self, p: Problem, given: OffsetArguments, config: OffsetConfig, out: Tensor, lse: Tensor) -> None:
         assert p.bad_keys is not None and p.bad_rows is not None
         block = min(config.q, 64)
         _kernels().spoil[(p.batch * p.heads * -(-p.queries // block),)](
@@ -189,7 +197,7 @@ class TritonOffset:
             **given.sizes(dot=False), **given.mask(),
         )  # fmt: skip
 
-    def statistics(self, given: Given, out: Tensor, lse: Tensor, grad: Tensor) -> Tensor:
+    def statistics(self, given: OffsetArguments, out: Tensor, lse: Tensor, grad: Tensor) -> Tensor:
         """A few numbers per query, [B, H, L, 4 or 8]: see the kernel."""
         p = given.p
         block, dims = min(64, power(p.queries, 16)), p.v.shape[-1]
@@ -202,7 +210,9 @@ class TritonOffset:
         )  # fmt: skip
         return stats
 
-    def launch_keys(self, given: Given, config: Config, grad: Tensor, stats: Tensor, room: Gradients) -> None:
+    def launch_keys(
+        self, given: OffsetArguments, config: OffsetConfig, grad: Tensor, stats: Tensor, room: Gradients
+    ) -> None:
         p = given.p
         _kernels().backward_keys[(p.batch * p.kv_heads * -(-p.keys // config.k),)](
             **given.scores(config, by_keys=True), **given.gradient(grad, stats),
@@ -210,7 +220,7 @@ class TritonOffset:
         )  # fmt: skip
 
     def launch_queries(
-        self, given: Given, config: Config, grad: Tensor, stats: Tensor, room: Gradients,
+        self, given: OffsetArguments, config: OffsetConfig, grad: Tensor, stats: Tensor, room: Gradients,
         first: int, count: int, table: Tensor | None, by_distance: Tensor | None,
     ) -> None:  # fmt: skip
         """For ``count`` heads of all heads of all batch items, from ``first`` on."""
@@ -220,7 +230,7 @@ class TritonOffset:
         )  # fmt: skip
 
 
-operator.KERNELS[NAME] = TritonOffset()
+operator.OPERATOR_KERNELS[NAME] = TritonOffset()
 
 
 @lru_cache(1)

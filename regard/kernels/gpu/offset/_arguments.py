@@ -10,8 +10,8 @@ from torch import Tensor
 
 from regard.kernels import _dropout
 from regard.kernels.gpu.launch import interpreted, power
-from regard.kernels.gpu.offset._config import Config
-from regard.kernels.gpu.offset._masks import Seen
+from regard.kernels.gpu.offset._config import OffsetConfig
+from regard.kernels.gpu.offset._masks import OffsetMask
 from regard.mask import Grid
 from regard.score.terms import Problem
 
@@ -21,7 +21,7 @@ PRECISION = "ieee"  # of float32 products; "tf32x3" takes tensor cores and keeps
 LOG2E = math.log2(math.e)
 
 
-class Given:
+class OffsetArguments:
     """A problem as arguments of the kernels."""
 
     def __init__(self, p: Problem) -> None:
@@ -47,8 +47,8 @@ class Given:
         self.values = p.terms.values
         self.grad_values: Tensor | None = None
         self.numbers = 4 if self.values is None else 8
-        seen = Seen.of(p.mask)
-        assert isinstance(seen, Seen)
+        seen = OffsetMask.of(p.mask)
+        assert isinstance(seen, OffsetMask)
         self.seen = seen
         self.items, self.offset, self.limit, self.prefix = self._items()
         self.hash = _hash(p) if p.dropout > 0 else None
@@ -114,7 +114,7 @@ class Given:
             "PREFIX": seen.prefix is not None, "DOCS": seen.documents is not None,
         }  # fmt: skip
 
-    def scores(self, config: Config, by_keys: bool) -> dict[str, Any]:
+    def scores(self, config: OffsetConfig, by_keys: bool) -> dict[str, Any]:
         """What every kernel that computes scores is given."""
         p, cap = self.p, self.p.terms.cap
         bounds = self._bounds(config, by_keys)
@@ -132,7 +132,7 @@ class Given:
             **strides("c", self.key), **self.table_strides, **self.sizes(), **self.mask(),
         }  # fmt: skip
 
-    def _bounds(self, config: Config, by_keys: bool) -> Tensor | None:
+    def _bounds(self, config: OffsetConfig, by_keys: bool) -> Tensor | None:
         """For every block the first and the end of the other side's indices that may share a document, [B|1, n, 2]."""
         p, documents = self.p, self.seen.documents
         if documents is None:

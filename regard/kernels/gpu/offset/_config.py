@@ -15,7 +15,7 @@ LARGEST = 256  # dims of keys and of values
 
 
 @dataclass(frozen=True)
-class Config:
+class OffsetConfig:
     """A tile of queries × keys, the warps that work on it, how many tiles are loaded ahead, registers per thread."""
 
     q: int
@@ -32,20 +32,52 @@ class Config:
 # By kernel, the largest number of dims and the configuration; the first that fits is taken. These do not spill
 # registers on a Hopper GPU.
 HALF = {
-    "forward": ((64, Config(64, 128, 4, 3)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
-    "no dot": ((64, Config(128, 128, 8, 3)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
-    "keys": ((64, Config(64, 128, 8, 2)), (128, Config(32, 128, 8, 2)), (LARGEST, Config(32, 32, 4, 2))),
-    "queries": ((64, Config(128, 64, 8, 2)), (128, Config(128, 64, 8, 2)), (LARGEST, Config(128, 32, 8, 2))),
+    "forward": (
+        (64, OffsetConfig(64, 128, 4, 3)),
+        (128, OffsetConfig(128, 64, 8, 2)),
+        (LARGEST, OffsetConfig(128, 32, 8, 2)),
+    ),
+    "no dot": (
+        (64, OffsetConfig(128, 128, 8, 3)),
+        (128, OffsetConfig(128, 64, 8, 2)),
+        (LARGEST, OffsetConfig(128, 32, 8, 2)),
+    ),
+    "keys": (
+        (64, OffsetConfig(64, 128, 8, 2)),
+        (128, OffsetConfig(32, 128, 8, 2)),
+        (LARGEST, OffsetConfig(32, 32, 4, 2)),
+    ),
+    "queries": (
+        (64, OffsetConfig(128, 64, 8, 2)),
+        (128, OffsetConfig(128, 64, 8, 2)),
+        (LARGEST, OffsetConfig(128, 32, 8, 2)),
+    ),
 }
 FLOAT = {
-    "forward": ((64, Config(64, 32, 8, 1)), (128, Config(32, 64, 8, 1)), (LARGEST, Config(32, 16, 4, 1))),
-    "no dot": ((64, Config(64, 32, 8, 1)), (128, Config(32, 64, 8, 1)), (LARGEST, Config(32, 16, 4, 1))),
-    "keys": ((64, Config(32, 64, 8, 1)), (128, Config(32, 32, 8, 1)), (LARGEST, Config(16, 32, 8, 1))),
-    "queries": ((64, Config(32, 32, 8, 1)), (128, Config(16, 32, 8, 1)), (LARGEST, Config(16, 16, 8, 1))),
+    "forward": (
+        (64, OffsetConfig(64, 32, 8, 1)),
+        (128, OffsetConfig(32, 64, 8, 1)),
+        (LARGEST, OffsetConfig(32, 16, 4, 1)),
+    ),
+    "no dot": (
+        (64, OffsetConfig(64, 32, 8, 1)),
+        (128, OffsetConfig(32, 64, 8, 1)),
+        (LARGEST, OffsetConfig(32, 16, 4, 1)),
+    ),
+    "keys": (
+        (64, OffsetConfig(32, 64, 8, 1)),
+        (128, OffsetConfig(32, 32, 8, 1)),
+        (LARGEST, OffsetConfig(16, 32, 8, 1)),
+    ),
+    "queries": (
+        (64, OffsetConfig(32, 32, 8, 1)),
+        (128, OffsetConfig(16, 32, 8, 1)),
+        (LARGEST, OffsetConfig(16, 16, 8, 1)),
+    ),
 }
 
 
-def configure(kernel: str, p: Problem) -> Config:
+def configure(kernel: str, p: Problem) -> OffsetConfig:
     """The configuration of "forward", "keys" or "queries", no larger than the problem."""
     dims = max(p.v.shape[-1], *(t.q.shape[-1] for t in p.terms.dots), 0)
     table = FLOAT if p.dtype == torch.float32 else HALF
@@ -55,7 +87,7 @@ def configure(kernel: str, p: Problem) -> Config:
     return replace(config, q=min(config.q, power(p.queries, 16)), k=min(config.k, power(p.keys, 16)))
 
 
-def split_keys(p: Problem, config: Config) -> int:
+def split_keys(p: Problem, config: OffsetConfig) -> int:
     """Among how many programs to split the keys, so that few queries keep a whole GPU busy."""
     if p.device.type != "cuda" or p.terms.values is not None:
         return 1

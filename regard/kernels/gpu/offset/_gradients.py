@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernels.gpu.offset._arguments import Given
+from regard.kernels.gpu.offset._arguments import OffsetArguments
 from regard.kernels.operator import sum_to
 from regard.score.terms import DotTerm, KeyTerm, OffsetTerm, Problem, Term, Terms
 
@@ -18,7 +18,7 @@ SCRATCH_BYTES = 128 * 2**20  # for the gradient of a table that queries share, p
 class Gradients:
     """Room for the gradients, and the way back to the problem's shapes."""
 
-    def __init__(self, p: Problem, given: Given) -> None:
+    def __init__(self, p: Problem, given: OffsetArguments) -> None:
         self.given = given
         self.v = torch.empty_like(p.v, memory_format=torch.contiguous_format)
         self.q, self.k = (
@@ -50,7 +50,7 @@ class Gradients:
                 yield first, count, scratch
                 self.shares.append(scratch.sum(1))
 
-    def problem(self, p: Problem, given: Given, lse: Tensor, delta: Tensor, values: Tensor | None) -> Problem:
+    def problem(self, p: Problem, given: OffsetArguments, lse: Tensor, delta: Tensor, values: Tensor | None) -> Problem:
         share = None
         if p.sink is not None:
             share = torch.exp(p.sink.float()[..., None] - lse).masked_fill(~lse.isfinite(), 0.0)

@@ -10,7 +10,7 @@ from regard.mask import And, Causal, Documents, Lengths, Mask, Or, Prefix, Windo
 
 
 @dataclass(frozen=True)
-class Seen:
+class OffsetMask:
     """A mask as the kernels evaluate it: (in the window or in the prefix) and below the limits and in one document."""
 
     left: int | None = None
@@ -20,7 +20,7 @@ class Seen:
     documents: Documents | None = None
 
     @staticmethod
-    def of(mask: Mask | None) -> Seen | str:
+    def of(mask: Mask | None) -> OffsetMask | str:
         """The mask in that form, or why it has none."""
         left = right = prefix = documents = None
         limits: tuple[int | Tensor, ...] = ()
@@ -42,7 +42,7 @@ class Seen:
                 prefix = _number(other)
             else:
                 return _unknown(part)
-        return Seen(left, right, prefix, limits, documents)
+        return OffsetMask(left, right, prefix, limits, documents)
 
 
 def _unknown(part: Mask) -> str:

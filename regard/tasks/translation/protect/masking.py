@@ -17,9 +17,9 @@ from torch import Tensor
 
 from regard.align.attention import Link
 from regard.tasks.translation.output import Attended, Translation
-from regard.tasks.translation.protect.placement import Mark, Part, gaps, in_order, placed, written
+from regard.tasks.translation.protect.placement import Mark, Stretch, gaps, in_order, placed, written
 from regard.tasks.translation.protect.spans import Protection, Span
-from regard.text.segments import Place
+from regard.text.segments import Interval
 from regard.text.subwords import Encoded, word_numbers
 
 __all__ = ["Masked", "Protected", "Weigh", "apart", "copied", "literal", "protected"]
@@ -70,8 +70,8 @@ class Masked:
         self.item, self.text, self.prefix = item, "", item.prefix
         self.names: dict[str, Span] = {}
         self.marks: list[Mark] = []
-        self.keep: list[Place] = []
-        self.origin: list[Place] = []  # of each character: where what it stands for is in the line
+        self.keep: list[Interval] = []
+        self.origin: list[Interval] = []  # of each character: where what it stands for is in the line
         if not item.spans and not item.signs:
             self.text = item.line
             return
@@ -146,11 +146,11 @@ class Masked:
             _count(sign, text) != sum(_count(sign, one) for one in read) for sign in self.item.signs
         )
 
-    def _parts(self, found: Translation, weigh: Weigh) -> list[Part]:
+    def _parts(self, found: Translation, weigh: Weigh) -> list[Stretch]:
         """What was translated by itself; without attention all of it."""
         if not found.attention:
-            return [Part(_stripped(self.text), (0, len(found.text)))]
-        parts, source, target = list[Part](), 0, 0
+            return [Stretch(_stripped(self.text), (0, len(found.text)))]
+        parts, source, target = list[Stretch](), 0, 0
         for one in found.attention:
             source, target = self.text.index(one.read, source), found.text.index(one.written, target)
             ends = source + len(one.read), target + len(one.written)
@@ -158,13 +158,13 @@ class Masked:
             pieces, rows = _pieces(one, weigh(one) if self.inner else None)
             pieces = [(target + a, target + b) for a, b in pieces]
             read = _stripped(one.read)
-            parts.append(Part((source + read[0], source + read[1]), (target, ends[1]), tokens, pieces, rows))
+            parts.append(Stretch((source + read[0], source + read[1]), (target, ends[1]), tokens, pieces, rows))
             source, target = ends
         return parts
 
-    def _placed(self, text: str, parts: Sequence[Part], whole: Sequence[Place]) -> dict[Place, _Edit]:
+    def _placed(self, text: str, parts: Sequence[Stretch], whole: Sequence[Interval]) -> dict[Interval, _Edit]:
         """The marks, by the gap of the translation that they are written into."""
-        gap, edits = placed(self.marks, parts, text, whole), dict[Place, _Edit]()
+        gap, edits = placed(self.marks, parts, text, whole), dict[Interval, _Edit]()
         between = gaps(parts, len(text))
         low = next((g for g, (_, end) in enumerate(between) if end >= len(self.prefix.rstrip())), len(between) - 1)
         gap = {at: between.index(between[max(g, low)]) for at, g in gap.items()}  # the prefix stays the beginning
@@ -174,7 +174,9 @@ class Masked:
             edits[between[g]] = _Edit(sign, [(at, mark.span) for at, mark in zip(starts, some, strict=True)])
         return edits
 
-    def _shown(self, found: Translation, parts: Sequence[Part], text: str, to: Sequence[Place]) -> tuple[Attended, ...]:
+    def _shown(
+        self, found: Translation, parts: Sequence[Stretch], text: str, to: Sequence[Interval]
+    ) -> tuple[Attended, ...]:
         """Attention, its subwords being those of the line and of the text that came of it."""
         line = self.item.line
         starts = [part.source[0] - _stripped(one.read)[0] for one, part in zip(found.attention, parts, strict=True)]
@@ -213,7 +215,7 @@ def _names(number: bool, line: str, draw: int) -> Iterator[str]:
             yield name
 
 
-def _places(pattern: str, text: str, flags: int = re.IGNORECASE) -> list[Place]:
+def _places(pattern: str, text: str, flags: int = re.IGNORECASE) -> list[Interval]:
     """Where it is a word of the text, in small letters too."""
     return [match.span() for match in re.finditer(rf"(?<!\w){pattern}(?!\w)", text, flags)]
 
@@ -223,14 +225,14 @@ def _count(sign: str, text: str) -> int:
     return len(_places(re.escape(sign), text, 0)) if sign.isalnum() else text.count(sign)
 
 
-def _stripped(text: str) -> Place:
+def _stripped(text: str) -> Interval:
     start = len(text) - len(text.lstrip())
     return start, max(start, len(text.rstrip()))
 
 
-def _pieces(one: Attended, weights: Tensor | None) -> tuple[list[Place], list[list[float]]]:
+def _pieces(one: Attended, weights: Tensor | None) -> tuple[list[Interval], list[list[float]]]:
     """The pieces of a translation, and their rows of weights: the mean over their tokens."""
-    places, rows, last = list[Place](), list[list[list[float]]](), -1
+    places, rows, last = list[Interval](), list[list[list[float]]](), -1
     given = [[]] * len(one.target.ids) if weights is None else weights.tolist()
     for (a, b), piece, row in zip(one.target.offsets, one.target.pieces, given, strict=True):
         a = max(a, places[-1][1]) if places else a
@@ -244,11 +246,11 @@ def _pieces(one: Attended, weights: Tensor | None) -> tuple[list[Place], list[li
     return places, [[sum(column) / len(some) for column in zip(*some, strict=True)] for some in rows]
 
 
-def _edited(text: str, edits: Mapping[Place, _Edit]) -> tuple[str, list[Place], list[tuple[Span, Place]]]:
+def _edited(text: str, edits: Mapping[Interval, _Edit]) -> tuple[str, list[Interval], list[tuple[Span, Interval]]]:
     """The edited text, where each character of the old one is in it, and where each span is."""
     out, at = "", 0
-    to: list[Place] = []
-    copies: list[tuple[Span, Place]] = []
+    to: list[Interval] = []
+    copies: list[tuple[Span, Interval]] = []
     for (start, end), edit in [*sorted(edits.items()), ((len(text), len(text)), _Edit("", []))]:
         to += [(len(out) + k, len(out) + k + 1) for k in range(start - at)]
         out += text[at:start]
@@ -258,11 +260,11 @@ def _edited(text: str, edits: Mapping[Place, _Edit]) -> tuple[str, list[Place], 
     return out, to, copies
 
 
-def _moved(text: str, part: Place, encoded: Encoded, to: Sequence[Place], start: int) -> tuple[str, Encoded]:
+def _moved(text: str, part: Interval, encoded: Encoded, to: Sequence[Interval], start: int) -> tuple[str, Encoded]:
     """A part of a text, and subwords with places in it that had places in another; there it started at ``start``."""
     first, last = (part[0] + at for at in _stripped(text[slice(*part)]))
     inside = text[first:last]
-    numbers, offsets, words = word_numbers(inside), list[Place](), list[int]()
+    numbers, offsets, words = word_numbers(inside), list[Interval](), list[int]()
     for (a, b), word in zip(encoded.offsets, encoded.words, strict=True):
         place = to[start + a][0] - first, to[start + max(b - 1, a)][1] - first
         offsets.append((max(place[0], 0), min(max(place), len(inside))))
@@ -285,7 +287,7 @@ def _by_sign(text: str, spans: Sequence[Span]) -> dict[str, list[Span]]:
     return found
 
 
-def _links(line: str, text: str, copies: Sequence[tuple[Span, Place]]) -> tuple[Link, ...]:
+def _links(line: str, text: str, copies: Sequence[tuple[Span, Interval]]) -> tuple[Link, ...]:
     """The words of spans with those of their copies; a word with other letters too is left to attention."""
     inside = {at for _, (start, end) in copies for at in range(start, end)}
     sources, targets = word_numbers(line), word_numbers(text)

@@ -12,9 +12,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from regard.tasks.translation.protect.spans import Span
-from regard.text.segments import Place
+from regard.text.segments import Interval
 
-__all__ = ["Mark", "Part", "gaps", "in_order", "placed", "written"]
+__all__ = ["Mark", "Stretch", "gaps", "in_order", "placed", "written"]
 
 _CLOSING = frozenset(".,;:!?…)]}»”%")
 
@@ -26,25 +26,25 @@ class Mark(NamedTuple):
     span: Span
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """A stretch that was translated by itself: where it starts and ends in both texts, where its source tokens and
     the pieces of its translation are, and how much each piece looked at each token.
     """
 
-    source: Place
-    target: Place
-    tokens: Sequence[Place] = ()
-    pieces: Sequence[Place] = ()
+    source: Interval
+    target: Interval
+    tokens: Sequence[Interval] = ()
+    pieces: Sequence[Interval] = ()
     looked: Sequence[Sequence[float]] = ()
 
 
-def gaps(parts: Sequence[Part], size: int) -> list[Place]:
+def gaps(parts: Sequence[Stretch], size: int) -> list[Interval]:
     """Where the gaps of a translation of so many characters start and end."""
     pieces = [piece for part in parts for piece in part.pieces or [part.target]]
     return list(zip([0, *(b for _, b in pieces)], [*(a for a, _ in pieces), size], strict=True))
 
 
-def placed(marks: Sequence[Mark], parts: Sequence[Part], text: str, whole: Sequence[Place]) -> dict[int, int]:
+def placed(marks: Sequence[Mark], parts: Sequence[Stretch], text: str, whole: Sequence[Interval]) -> dict[int, int]:
     """The gap of each mark, by where it stands in its line; none is inside a stretch that is to stay ``whole``."""
     first = list(accumulate((max(1, len(part.pieces)) for part in parts), initial=0))
     open_ = _open_gaps(gaps(parts, len(text)), whole)
@@ -65,17 +65,17 @@ def placed(marks: Sequence[Mark], parts: Sequence[Part], text: str, whole: Seque
     return found
 
 
-def _open_gaps(places: Sequence[Place], whole: Sequence[Place]) -> frozenset[int]:
+def _open_gaps(places: Sequence[Interval], whole: Sequence[Interval]) -> frozenset[int]:
     return frozenset(g for g, (a, b) in enumerate(places) if not any(x < a and b < y for x, y in whole))
 
 
-def _free(places: Sequence[Place], text: str) -> frozenset[int]:
+def _free(places: Sequence[Interval], text: str) -> frozenset[int]:
     """Gaps between words, and before what closes a sentence."""
     ends = (0, len(places) - 1)
     return frozenset(g for g, (a, b) in enumerate(places) if a < b or g in ends or text[b : b + 1] in _CLOSING)
 
 
-def _cut(mark: Mark, part: Part, first: int, allowed: frozenset[int]) -> int:
+def _cut(mark: Mark, part: Stretch, first: int, allowed: frozenset[int]) -> int:
     """The gap with most of what looked left of the mark before it, and most of what looked right behind it."""
     last = first + max(1, len(part.pieces))
     if mark.at <= part.source[0]:
@@ -92,7 +92,7 @@ def _cut(mark: Mark, part: Part, first: int, allowed: frozenset[int]) -> int:
 def _window(
     open_mark: Mark,
     close: Mark,
-    part: Part,
+    part: Stretch,
     first: int,
     allowed: frozenset[int],
     windows: Sequence[tuple[int, int, int, int]],
@@ -129,7 +129,7 @@ def _both(gap: int, low: int, high: int) -> tuple[int, int]:
     return gap, gap
 
 
-def _sums(part: Part, signs: Sequence[int]) -> list[float]:
+def _sums(part: Stretch, signs: Sequence[int]) -> list[float]:
     """Of the first pieces, how much more they looked at tokens of one sign than at the others."""
     rows = [sum(sign * x for sign, x in zip(signs, row, strict=True)) for row in part.looked]
     return list(accumulate(rows, initial=0.0))
@@ -169,7 +169,7 @@ def in_order(marks: Iterable[Mark], gap: Mapping[int, int]) -> list[Mark]:
     return sorted(marks, key=cmp_to_key(order))
 
 
-def written(line: str, marks: Sequence[Mark], text: str, gap: Place) -> tuple[str, list[int]]:
+def written(line: str, marks: Sequence[Mark], text: str, gap: Interval) -> tuple[str, list[int]]:
     """Marks for a gap of a translation, with white space around them as in their line, and where each begins in that.
 
     Where French has a space before a closing sign, it stays.

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from regard.tasks.translation.output import Attended, Output, Translation
+from regard.tasks.translation.output import Attended, Translation, TranslationOutput
 from regard.tasks.translation.protect.masking import Masked, Protected, Weigh, apart, literal
 from regard.tasks.translation.protect.spans import Span
-from regard.text.segments import Place, sentence_places
+from regard.text.segments import Interval, sentence_places
 from regard.text.subwords import word_numbers
 
 __all__ = ["How", "Run", "translated"]
@@ -30,10 +30,10 @@ class Run(Protocol):
         lines: Sequence[str],
         prefixes: Sequence[str],
         *,
-        keep: Mapping[int, Sequence[Place]],
+        keep: Mapping[int, Sequence[Interval]],
         attended: Collection[int],
         first: bool,
-    ) -> list[Output]: ...
+    ) -> list[TranslationOutput]: ...
 
 
 class How(NamedTuple):
@@ -56,7 +56,7 @@ class _Piece(NamedTuple):
     item: Protected
 
 
-def translated(items: Sequence[Protected], how: How, *, first: bool = True) -> list[Output]:
+def translated(items: Sequence[Protected], how: How, *, first: bool = True) -> list[TranslationOutput]:
     """What became of each line; those without spans are translated as they are."""
     works = [_Work(item, how) for item in items]
     while some := [work for work in works if work.left]:
@@ -83,7 +83,7 @@ class _Work:
     """A line, what was found for it, and the ways to read it that are left."""
 
     def __init__(self, item: Protected, how: How) -> None:
-        self.item, self.how, self.many, self.output = item, how, how.many, Output()
+        self.item, self.how, self.many, self.output = item, how, how.many, TranslationOutput()
         self.left: list[dict[str, Any]] = []
         words = any(span.kind in ("word", "number") for span in item.spans)
         if item.spans and not _has_text(item.line, item.spans) and not (item.prefix and words):
@@ -102,7 +102,7 @@ class _Work:
     def found(self, some: list[Translation]) -> None:
         self.output.translations = some
 
-    def take(self, masked: Masked, output: Output) -> None:
+    def take(self, masked: Masked, output: TranslationOutput) -> None:
         """Keeps the translations that have all spans; if there are enough, nothing else is tried."""
         how = self.how
         self.output.problem, self.output.note = output.problem, self.output.note or output.note
@@ -168,13 +168,13 @@ class _Work:
         text = "".join(char for at, char in enumerate(text) if at not in gone).strip()
         return _Piece(start, end, _copy(text))
 
-    def join(self, pieces: Sequence[_Piece], outputs: Sequence[Output]) -> None:
+    def join(self, pieces: Sequence[_Piece], outputs: Sequence[TranslationOutput]) -> None:
         """Adds what was found for the pieces, as far as there is not enough."""
         self.output.problem = next((output.problem for output in outputs if output.problem), "")
         missing = 0 if self.output.problem else self.many - len(self.found)
         self.found = [*self.found, *(self._joined(pieces, outputs, k) for k in range(missing))]
 
-    def _joined(self, pieces: Sequence[_Piece], outputs: Sequence[Output], k: int) -> Translation:
+    def _joined(self, pieces: Sequence[_Piece], outputs: Sequence[TranslationOutput], k: int) -> Translation:
         line, text, last = self.item.line, "", 0
         parts = [output.translations[min(k, len(output.translations) - 1)] for output in outputs]
         starts, attention = list[int](), list[Attended]()

@@ -11,11 +11,11 @@ from regard.common.mixing import mix_all
 from regard.train.ranks import Ranks, accumulating
 from regard.train.settings import Settings
 
-Shape = tuple[torch.Size, ...]
+BatchShape = tuple[torch.Size, ...]
 Paces = Mapping[nn.Parameter, float]
 
 
-class Engine:
+class Updater:
     """Runs an objective and its optimizer.
 
     ``objective(*tensors)`` returns sums over a batch, the first of them the one to minimise; ``sums`` adds them up on
@@ -95,7 +95,7 @@ class Engine:
         return totals
 
 
-class GraphEngine(Engine):
+class GraphEngine(Updater):
     """The same with CUDA graphs: one of forward and backward for each shape of batch, one of clipping and Adam.
 
     A shape is run eagerly the first times that it comes, which is also the warm-up that capturing needs, and captured
@@ -118,8 +118,8 @@ class GraphEngine(Engine):
         super().__init__(objective, settings, ranks, sums, paces)
         self.say = say
         self.stream = torch.cuda.Stream(ranks.device)
-        self.seen: dict[Shape, int] = {}
-        self.graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+        self.seen: dict[BatchShape, int] = {}
+        self.graphs: dict[BatchShape, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.last: torch.cuda.CUDAGraph | None = None
         self.steps = 0
         self.scale = torch.zeros((), device=ranks.device)
@@ -187,7 +187,7 @@ class GraphEngine(Engine):
         self._step()
         torch._foreach_zero_([p.grad for p in self.parameters if p.grad is not None])
 
-    def _capture(self, shape: Shape, tensors: Sequence[Tensor]) -> bool:
+    def _capture(self, shape: BatchShape, tensors: Sequence[Tensor]) -> bool:
         if not self.works:
             return False
         inputs = [t.to(self.ranks.device) for t in tensors]
