@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-PATHS = [str(ROOT / "benchmarks"), str(ROOT / "recipes" / "babi")]
+PATHS = [str(ROOT / "benchmarks"), str(ROOT / "studies"), str(ROOT / "studies" / "babi")]
 
 
 @pytest.fixture(autouse=True)
@@ -323,7 +323,7 @@ def test_no_story_is_in_training_and_in_validation(corpora, tmp_path, capsys):
 
     import stories
 
-    spec = importlib.util.spec_from_file_location("babi_prepare", ROOT / "recipes" / "babi" / "prepare.py")
+    spec = importlib.util.spec_from_file_location("babi_prepare", ROOT / "studies" / "babi" / "prepare.py")
     prepare = importlib.util.module_from_spec(spec)  # other recipes have a prepare.py too
     spec.loader.exec_module(prepare)
     out = tmp_path / "out"
@@ -525,8 +525,8 @@ def test_the_page_is_filled_and_its_claims_are_checked(page):
 
 
 def test_the_page_quotes_the_results(page):
-    """No measured number is typed by hand; `python benchmarks/evidence_page.py` writes them anew."""
-    results = page.load(ROOT / "benchmarks" / "results")
+    """No measured number is typed by hand; `python studies/evidence_page.py` writes them anew."""
+    results = page.load(page.RESULTS)
     template = page.TEMPLATE.read_text(encoding="utf-8")
     assert page.filled(template, results) == (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
 

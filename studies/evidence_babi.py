@@ -1,9 +1,9 @@
 """Does attention land on the facts that an answer rests on? A Transformer trained on bAbI, whose gold facts are known.
 
-    python benchmarks/evidence_babi.py CORPORA --model out/babi/joint [--tasks 1 2 …] [--questions 200]
+    python studies/evidence_babi.py CORPORA --model out/babi/joint [--tasks 1 2 …] [--questions 200]
 
-recipes/babi/README.md trains the model; the supporting facts are not seen in training. `python
-benchmarks/evidence_page.py` then writes the tables of docs/evidence.md.
+studies/babi/README.md trains the model; the supporting facts are not seen in training. `python
+studies/evidence_page.py` then writes the tables of docs/evidence.md.
 
 Accuracy is of all test questions, exact match. Attention is of the first --questions of each task that have a fact
 beside the supporting ones, in the trained model and in an untrained one. Facts are then taken away, from questions that
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
 from _babi import LOOKS, MEASURES, Reader, Seen, gold_share, judged, on_top, watch
-from _evidence import head_name, held_out, rate, rounded
-from _measure import RESULTS, machine
+from _evidence import RESULTS, head_name, held_out, rate, rounded
+from _measure import machine
 from stories import TASKS, Question, path, read
 
 MOST_FACTS = 24  # of stories whose facts are taken away one by one

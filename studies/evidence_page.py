@@ -1,8 +1,8 @@
-"""Writes docs/evidence.md and its figures from benchmarks/results/evidence-*.json.
+"""Writes docs/evidence.md and its figures from studies/results/evidence-*.json.
 
-    python benchmarks/evidence_page.py [--results benchmarks/results] [--docs docs]
+    python studies/evidence_page.py [--results studies/results] [--docs docs]
 
-The text is benchmarks/evidence_page.md: ``{{ expression }}`` is filled with what the expression gives, so that no
+The text is studies/evidence_page.md: ``{{ expression }}`` is filled with what the expression gives, so that no
 number is typed; ``<!-- check: claim -->`` is left out of the page, and stops the command if the claim is not true of
 the results.
 """
@@ -19,12 +19,12 @@ from typing import Any
 
 import _evidence_figures as figures
 import _evidence_tables as tables
-from _measure import RESULTS, ROOT
+from _evidence import RESULTS, ROOT
 
 sys.path.insert(0, str(ROOT / "examples"))
 from show import pyplot, save
 
-TEMPLATE = ROOT / "benchmarks" / "evidence_page.md"
+TEMPLATE = ROOT / "studies" / "evidence_page.md"
 NAMES = ("winograd", "babi", "babi-seed2", "babi-task1", "babi-many")
 _VALUE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 _CHECK = re.compile(r"^<!-- check: (.*?) -->\n\n?", re.DOTALL | re.MULTILINE)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recipes" / "babi"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "babi"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from stories import Question

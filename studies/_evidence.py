@@ -7,10 +7,13 @@ group nothing is independent, so intervals and permutations go by group. Shapes:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "studies" / "results"
 Z = 1.959963984540054  # of a 95 % interval
 PERMUTATIONS, SPLITS = 10_000, 1_000
 

@@ -1,7 +1,7 @@
 """bAbI as pairs of lines: the story with its question, and the answer.
 
-    python recipes/babi/prepare.py CORPORA --out out/babi/data
-    python recipes/babi/prepare.py CORPORA --out out/babi/data --tasks 1
+    python studies/babi/prepare.py CORPORA --out out/babi/data
+    python studies/babi/prepare.py CORPORA --out out/babi/data --tasks 1
 
 CORPORA is the folder of the data sets, with babi_en_10k in it. Written: train.tsv.gz and valid.tsv.gz, "story and
 question TAB answer"; the last tenth of each task's training stories is for validation, and a story is never in both.
