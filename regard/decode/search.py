@@ -5,18 +5,38 @@ Commands show the defaults in their help, so PyTorch is not imported before some
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from regard.files.kinds import check_fields
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from regard.decode._common import Hypothesis, Limits
 
 MOST = 1024  # hypotheses of a sentence
 TOGETHER = 2**14  # hypotheses of all sentences of a batch
 LONGEST = 2**16  # subwords that an output may be asked to have
 STEEPEST = 7  # length penalty: LONGEST to the power of it is a float32 still
+
+
+class SearchOptions(TypedDict, total=False):
+    """The fields of :class:`Search` as keyword arguments, for editors and type checkers."""
+
+    beam: int
+    nbest: int
+    length_penalty: float
+    min_length: int
+    max_length: int | None
+    no_repeat: int
+    sample: bool
+    temperature: float
+    top_k: int | None
+    top_p: float
+    seed: int | None
+    known_words: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +88,7 @@ class Search:
         _ = self.limits  # making them checks them
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Search:
+    def of(cls, options: Mapping[str, Any]) -> Self:
         """A search from options by name; unknown ones are refused."""
         known = [f.name for f in fields(cls)]
         if unknown := [name for name in options if name not in known]:

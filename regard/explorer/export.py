@@ -71,7 +71,7 @@ def page(
     """The page, the same bytes for the same trace.
 
     Numbers have ``bits`` bits. ``room`` is the size up to which norms, rollout and vectors are added to the weights.
-    ``about`` replaces parts of what the answers say of the trace. What is ``chosen`` are arguments of :func:`opening`.
+    ``about`` replaces parts of what the answers say of the trace. ``chosen`` are options of :func:`initial_view`.
     """
     refuse_long(answers.trace)
     described = _described(answers, title) | (about or {})

@@ -40,8 +40,8 @@ def initial_view(
 
     >>> import torch
     >>> trace = Trace.of(*torch.ones(3, 1, 1, 2, 4))
-    >>> opening(trace, view="steps", head="mean", query=1)
-    Opening(address='#/steps?head=mean&query=1', place=Place(kind='self', layer=0, head=None))
+    >>> initial_view(trace, view="steps", head="mean", query=1)
+    InitialView(address='#/steps?head=mean&query=1', place=HeadChoice(kind='self', layer=0, head=None))
     """
     if view not in VIEWS:
         raise ValueError(f"view: expected one of {', '.join(VIEWS)}, got {view!r}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from regard.decode.search import SearchOptions
 from regard.explorer import view
 from regard.explorer.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
@@ -55,7 +56,8 @@ class TranslationService:
             chosen = [i for i, r in enumerate(requests) if r.trace == trace and _to_translate(self.translator, r)]
             if chosen:
                 texts = [requests[i].text for i in chosen]
-                found = self.translator.outputs(texts, beam=beam, attention=not trace)
+                options: SearchOptions = {} if beam is None else {"beam": beam}
+                found = self.translator.outputs(texts, attention=not trace, **options)
                 for i, output in zip(chosen, found, strict=True):
                     outputs[i] = output
         return outputs

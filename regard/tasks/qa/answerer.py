@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -19,7 +19,26 @@ from regard.text.graphemes import border
 from regard.text.subwords import Encoded, checked
 from regard.text.wordpiece import Cutter
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 BATCH_TOKENS = 8192
+
+
+class AnswererOptions(TypedDict, total=False):
+    """The options of :func:`load`."""
+
+    device: str | torch.device | None
+
+
+class AnswerOptions(TypedDict, total=False):
+    """The options of :meth:`Answerer.answer`."""
+
+    n_best: int
+    longest: int | None
+    abstain: bool | None
+    attention: bool
+    batch_tokens: int
 
 
 class Candidate(NamedTuple):
@@ -86,7 +105,7 @@ class Answerer:
         place: torch.device = next(self.model.parameters()).device
         return place
 
-    def answer(self, context: str, question: str, **options: Any) -> Answer:
+    def answer(self, context: str, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """The answer to a question; options are those of :meth:`answers`."""
         (found,) = self.answers([(context, question)], **options)
         if found.problem:

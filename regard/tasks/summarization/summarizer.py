@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.align.attention import by_word
 from regard.common.processors import threads
 from regard.decode import Hypothesis, named
-from regard.decode.search import Search
+from regard.decode.search import Search, SearchOptions
 from regard.files.bundled import find
 from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn import to_int8
@@ -34,11 +34,30 @@ from regard.text.recasing import Word as Spelled
 from regard.text.subwords import Encoded
 from regard.text.wordpiece import Cutter, WordPiece
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 LIMIT = 32_768  # subwords of a document that is read at all
 TEMPERATURE = 0.7  # of what is drawn to be compared
 BATCH_TOKENS = 4096  # source tokens decoded at once, padding included
 
 Progress = Callable[[int], None]
+
+
+class SummarizerOptions(TypedDict, total=False):
+    """The options of :func:`load`."""
+
+    device: str | torch.device | None
+    int8: bool
+
+
+class SummarizeOptions(SearchOptions, total=False):
+    """The options of :meth:`Summarizer.summarize`."""
+
+    length: int | None
+    consensus: int
+    batch_tokens: int
+    progress: Progress | None
 
 
 class DocumentWord(NamedTuple):
@@ -126,11 +145,13 @@ class Summarizer:
         found: torch.device = next(self.model.parameters()).device
         return found
 
+    @overload  # a str is a sequence of str, too
+    def summarize(self, text: str, **options: Unpack[SummarizeOptions]) -> Summary: ...  # type: ignore[overload-overlap]
     @overload
-    def summarize(self, text: str, **options: Any) -> Summary: ...
-    @overload
-    def summarize(self, text: Sequence[str], **options: Any) -> list[Summary]: ...
-    def summarize(self, text: str | Sequence[str], **options: Any) -> Summary | list[Summary]:
+    def summarize(self, text: Sequence[str], **options: Unpack[SummarizeOptions]) -> list[Summary]: ...
+    def summarize(
+        self, text: str | Sequence[str], **options: Unpack[SummarizeOptions]
+    ) -> Summary | list[Summary]:  # fmt: skip
         """The summary of a document, or of each of several. Options are those of :meth:`outputs`."""
         documents = [text] if isinstance(text, str) else list(text)
         outputs = self.outputs(documents, **options)
@@ -149,7 +170,7 @@ class Summarizer:
         consensus: int = 0,
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
-        **options: Any,
+        **options: Unpack[SearchOptions],
     ) -> list[SummaryOutput]:
         """What became of each document; one that cannot be summarized has a problem and stops nothing.
 

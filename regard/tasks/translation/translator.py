@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.align.attention import Links, links, word_weights
 from regard.decode import KnownWords, named
 from regard.decode.engine import Engine, EngineHypothesis, TorchEngine
-from regard.decode.search import Search
+from regard.decode.search import Search, SearchOptions
 from regard.files.bundled import DEFAULT, find
 from regard.nn import to_int8
 from regard.tasks import TASKS
@@ -39,6 +39,9 @@ from regard.text.lexicon import FILE as LEXICON
 from regard.text.lexicon import Lexicon, plain, runs
 from regard.text.segments import Interval, Joint, Segment, segments, sentences
 from regard.text.subwords import EOS, UNK, Encoded, Subwords
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
 BATCH_TOKENS = 1024  # source tokens decoded at once, padding included
@@ -76,6 +79,40 @@ class _Pair(NamedTuple):
 
 Head = int | str | None
 """A head by its number, "mean" for the mean of all, or None for the model's own choice."""
+
+
+class TranslatorOptions(TypedDict, total=False):
+    """The options of :func:`load`."""
+
+    device: str | torch.device | None
+    int8: bool
+    engine: Literal["torch", "ctranslate2"]
+
+
+class TranslateOptions(SearchOptions, total=False):
+    """The options of :meth:`Translator.translate`."""
+
+    prefix: str | Sequence[str]
+    protect: Protect | None
+    batch_tokens: int
+    progress: Progress | None
+
+
+class ForcedOptions(TypedDict, total=False):
+    """How pairs are read."""
+
+    batch_tokens: int
+    progress: Progress | None
+
+
+class AlignOptions(ForcedOptions, total=False):
+    """The options of :meth:`Translator.align`."""
+
+    layer: int | str | None
+    head: Head
+    shift: bool | None
+    threshold: float | None
+    mutual: bool
 
 
 class Look(NamedTuple):
@@ -134,11 +171,11 @@ class Translator:
 
     # --- what people call ---
 
+    @overload  # a str is a sequence of str, too
+    def translate(self, text: str, **options: Unpack[TranslateOptions]) -> str: ...  # type: ignore[overload-overlap]
     @overload
-    def translate(self, text: str, **options: Any) -> str: ...
-    @overload
-    def translate(self, text: Sequence[str], **options: Any) -> list[str]: ...
-    def translate(self, text: str | Sequence[str], **options: Any) -> str | list[str]:
+    def translate(self, text: Sequence[str], **options: Unpack[TranslateOptions]) -> list[str]: ...
+    def translate(self, text: str | Sequence[str], **options: Unpack[TranslateOptions]) -> str | list[str]:
         """The translation of a line, or of each of several.
 
         Options are those of :class:`Search` (by default the model's own: ``[translate]`` in its config.toml), and
@@ -163,7 +200,7 @@ class Translator:
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
         protect: Protect | None = None,
-        **options: Any,
+        **options: Unpack[SearchOptions],
     ) -> list[TranslationOutput]:
         """What became of each line; one that cannot be translated has a problem and stops nothing.
 
@@ -212,7 +249,7 @@ class Translator:
             outputs[line].translations = [joined(each, joints) for each in zip(*parts, strict=False)]
         return outputs
 
-    def score(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[float]:
+    def score(self, pairs: Sequence[tuple[str, str]], **options: Unpack[ForcedOptions]) -> list[float]:
         """log p(target | source) of each pair, end symbol included, in nats; options are those of :meth:`forced`."""
         return [found.translations[0].log_prob for found in _whole(self.forced(pairs, **options), "pair")]
 
@@ -246,14 +283,15 @@ class Translator:
             outputs[pair.line].translations = [found._replace(copies=copies)]
         return outputs
 
-    def align(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[Links]:
+    def align(self, pairs: Sequence[tuple[str, str]], **options: Unpack[AlignOptions]) -> list[Links]:
         """Word links (source, target) of each pair, from 0, by the attention of forced decoding.
 
         Options are those of :meth:`word_weights`, of :func:`regard.align.links` and of :meth:`forced`.
         """
-        how = {name: options.pop(name) for name in ("layer", "head", "shift") if name in options}
-        which = {name: options.pop(name) for name in ("threshold", "mutual") if name in options}
-        found = _whole(self.forced(pairs, attention=True, **options), "pair")
+        given: dict[str, Any] = {**options}
+        how = {name: given.pop(name) for name in ("layer", "head", "shift") if name in given}
+        which = {name: given.pop(name) for name in ("threshold", "mutual") if name in given}
+        found = _whole(self.forced(pairs, attention=True, **given), "pair")
         return [links(self.word_weights(output.translations[0], **how), **which) for output in found]
 
     def word_weights(
