@@ -138,8 +138,8 @@ def align(
 def _counted(pairs: Sequence[LinePair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
     """Links by the statistical aligner; none where there is a problem, which is told."""
     from regard.align.statistical import align_words
+    from regard.tasks.base.use import device_of
     from regard.tasks.translation.output import TranslationOutput
-    from regard.tasks.translation.translator import device_of
 
     list(job.run(pairs, lambda good, progress: [TranslationOutput()] * len(good)))
     texts = [([], []) if pair.problem else (pair.source.split(), pair.target.split()) for pair in pairs]

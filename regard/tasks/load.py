@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from regard.files.bundled import DEFAULT, find
 from regard.tasks import entry
-from regard.tasks.translation.translator import refuse_other_tasks, task_of
+from regard.tasks.base.use import refuse_other_tasks, task_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

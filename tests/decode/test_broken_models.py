@@ -11,8 +11,8 @@ import regard
 from regard.decode import NoProbabilities
 from regard.decode.search import Search
 from regard.models import folder
+from regard.tasks.base import batches_of
 from regard.tasks.summarization.search import SummarySearch
-from regard.tasks.translation.translator import batches_of
 
 SAYS = r"the model {} gives no probabilities \(NaN, or 0 for all that may come\)"
 

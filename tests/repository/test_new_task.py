@@ -1,5 +1,6 @@
 """The example of CONTRIBUTING.md: a fourth task is one file and a line of a table."""
 
+import ast
 import re
 import sys
 import types
@@ -15,6 +16,8 @@ def test_a_task_of_ones_own_trains_and_loads(tmp_path, monkeypatch):
     code = re.search(
         r"<!-- a test runs this -->\n```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
     )[1]
+    imported = [alias for node in ast.walk(ast.parse(code)) for alias in getattr(node, "names", ())]
+    assert imported and not [alias.name for alias in imported if alias.asname or alias.name.startswith("_")]
     module = types.ModuleType("regard.tasks.restoring")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code, "restoring.py", "exec"), module.__dict__)

@@ -17,6 +17,7 @@ import regard.data
 import regard.evaluate
 import regard.models.folder
 import regard.plot
+import regard.tasks.base
 import regard.tasks.translation.train
 import regard.testing.grammar
 import regard.text
@@ -208,6 +209,7 @@ MODULES = [
     regard.testing.grammar,
     regard.plot,
     regard.evaluate,
+    regard.tasks.base,
 ]
 
 
@@ -326,6 +328,21 @@ def test_importing_pulls_in_nothing_optional():
 def test_torch_waits_until_it_is_needed():
     assert "torch" not in loaded_by("import regard")
     assert "torch" not in loaded_by("from regard.tasks.summarization.search import SummarySearch")  # shown in helps
+
+
+USE = """
+import regard.explorer.export, regard.explorer.widget, regard.explorer._app, regard.interop.bert
+import regard.tasks.qa.answerer, regard.tasks.summarization.summarizer, regard.testing.grammar
+translator = regard.load(device="cpu")
+assert translator.outputs(["The cat sleeps."], attention=True)[0].translations
+"""
+
+
+def test_using_a_model_does_not_import_training():
+    code = f"{USE}\nimport sys; print(*(name for name in sys.modules if name.startswith('regard.')))"
+    loaded = python("-c", f"import regard{code}").stdout.split()
+    assert "regard.tasks.base" in loaded and "regard.tasks.translation.translator" in loaded
+    assert not [name for name in loaded if name.startswith("regard.train") or name.endswith(".train")]
 
 
 def test_functions_that_are_named_as_their_modules_stay_functions():

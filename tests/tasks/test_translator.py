@@ -195,7 +195,7 @@ def test_sentence_ends():
 
 
 def test_batches_hold_similar_lengths_within_their_room():
-    from regard.tasks.translation.translator import batches_of
+    from regard.tasks.base import batches_of
 
     lengths = [3, 50, 4, 5, 3, 49, 200]
     batches = batches_of(lengths, 102)

@@ -241,10 +241,12 @@ def measured(wanted: bool, package: str, valid: Corpus | None, report: Progress)
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Computing in this type where PyTorch holds it to be safe; None computes as usual."""
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def half(precision: str, device: torch.device) -> bool:
+    """Whether a run of this setting computes in bfloat16: "auto" does on a GPU."""
     return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
 

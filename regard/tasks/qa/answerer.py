@@ -13,8 +13,8 @@ from torch import Tensor
 from regard.align.attention import by_word
 from regard.decode import named
 from regard.files.bundled import find
+from regard.tasks.base.use import open_model
 from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, AnswerSpan, Prediction, WindowSize, owners, padded, read
-from regard.tasks.translation.translator import device_of, refuse_other_tasks
 from regard.text.graphemes import border
 from regard.text.subwords import Encoded, checked
 from regard.text.wordpiece import Cutter
@@ -206,12 +206,8 @@ class Answerer:
 def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None) -> Answerer:
     """An answerer from a model folder that ``regard train --task qa`` left; by default on the GPU if there is one."""
     path = find(name)
-    refuse_other_tasks(path, "qa")
-    place = device_of(device)
-    from regard.models.folder import open as open_folder  # after the checks: a wrong name is quick to be told
-
-    loaded = open_folder(path)
-    return Answerer(loaded.model.to(place), loaded.subwords, name=path.name, **options_of(loaded.settings))
+    loaded = open_model(path, "qa", device)
+    return Answerer(loaded.model, loaded.subwords, name=path.name, **options_of(loaded.settings))
 
 
 def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,10 +25,9 @@ from regard.decode import Hypothesis, named
 from regard.decode.search import Search, SearchOptions
 from regard.files.bundled import find
 from regard.models.pointer import PointerMemory, PointerTransformer
-from regard.nn import to_int8
 from regard.nn.int8 import weights
+from regard.tasks.base.use import batches_of, open_model, what_is_odd
 from regard.tasks.summarization.search import SummarySearch
-from regard.tasks.translation.translator import batches_of, device_of, refuse_other_tasks, what_is_odd
 from regard.text.recasing import Spelling, joined
 from regard.text.recasing import Word as Spelled
 from regard.text.subwords import Encoded
@@ -404,16 +403,9 @@ def load(
     name: str | os.PathLike[str], *, device: str | torch.device | None = None, int8: bool = False
 ) -> Summarizer:  # fmt: skip
     """A summarizer from a model folder. ``device`` and ``int8`` are those of a translator's ``load``."""
-    from regard.models.folder import open as open_folder
-
     path: Path = find(name)
-    refuse_other_tasks(path, "summarization")
-    place = device_of("cpu" if int8 and device is None else device)
-    if int8 and place.type != "cpu":
-        raise ValueError(f"int8 is for a CPU, got device {place}")
-    loaded = open_folder(path)
+    loaded = open_model(path, "summarization", device, int8=int8)
     assert isinstance(loaded.model, PointerTransformer)
-    model = to_int8(loaded.model) if int8 else loaded.model.to(place)
     data = loaded.settings.get("data", {})
     trained = data.get("longest_document", data.get("max_tokens"))  # folders of before know the limit alone
-    return Summarizer(model, loaded.subwords, name=path.name, trained=trained)
+    return Summarizer(loaded.model, loaded.subwords, name=path.name, trained=trained)

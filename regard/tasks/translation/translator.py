@@ -19,8 +19,7 @@ from regard.decode import KnownWords, named
 from regard.decode.engine import Engine, EngineHypothesis, TorchEngine
 from regard.decode.search import Search, SearchOptions
 from regard.files.bundled import DEFAULT, find
-from regard.nn import to_int8
-from regard.tasks import TASKS
+from regard.tasks.base.use import batches_of, open_model, refuse_other_tasks, what_is_odd
 from regard.tasks.translation.output import (
     Attended,
     Translation,
@@ -478,20 +477,14 @@ def load(
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
     path = find(name)
-    refuse_other_tasks(path, "translation")
     if engine == "ctranslate2":
         return _load_ctranslate2(path, device, int8)
-    place = device_of("cpu" if int8 and device is None else device)
-    if int8 and place.type != "cpu":
-        raise ValueError(f"int8 is for a CPU, got device {place}")
-    from regard.models.folder import open as open_folder  # after the checks: a wrong name is quick to be told
-
-    loaded = open_folder(path)
-    model = to_int8(loaded.model) if int8 else loaded.model.to(place)
-    return Translator(model, loaded.subwords, **_options(path, loaded.settings))
+    loaded = open_model(path, "translation", device, int8=int8)
+    return Translator(loaded.model, loaded.subwords, **_options(path, loaded.settings))
 
 
 def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool) -> Translator:
+    refuse_other_tasks(path, "translation")
     from regard.interop.ctranslate2 import CTranslate2Engine
     from regard.models.folder import read_config
 
@@ -518,45 +511,6 @@ def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         "protect": protect,
         "lexicon": Lexicon.load(path / LEXICON) if (path / LEXICON).is_file() else None,
     }
-
-
-def task_of(path: Path) -> str:
-    """What a model folder is for."""
-    from regard.models.folder import read_config
-
-    return str(read_config(path).get("task", "translation"))
-
-
-def refuse_other_tasks(path: Path, task: str) -> None:
-    """A folder of a task that is used in another way is told by name, and not by what is missing from it."""
-    found = task_of(path)
-    if found not in TASKS or TASKS[found].loads != TASKS[task].loads:
-        command = TASKS[found].command if found in TASKS else ""
-        how = f"`regard {command}` uses this one, " if command else ""
-        raise ValueError(f"{path}: a model for {found}, and one for {task} is needed; {how}regard.load opens any")
-
-
-def device_of(device: str | torch.device | None) -> torch.device:
-    """The device of this name, by default the GPU if there is one."""
-    there = torch.cuda.is_available()
-    try:
-        place = torch.device(device or ("cuda" if there else "cpu"))
-    except RuntimeError:
-        raise ValueError(f"device: expected cpu or cuda, got {device!r}") from None
-    if place.type == "cuda" and not there:
-        raise ValueError("device: there is no GPU that PyTorch can use; leave it out, or write cpu")
-    return place
-
-
-def what_is_odd(line: str) -> str:
-    """What is wrong with a line that is no text."""
-    if not isinstance(line, str):
-        raise TypeError(f"expected lines of text, got {type(line).__name__}")
-    try:
-        line.encode()
-        return ""
-    except UnicodeEncodeError as error:
-        return f"not Unicode text: a lone surrogate at character {error.start}"
 
 
 def _number(given: int | str, what: str = "head") -> int | None:
@@ -608,20 +562,3 @@ def _by_line(jobs: list[_Job]) -> dict[int, list[int]]:
     for number, job in enumerate(jobs):
         grouped.setdefault(job.line, []).append(number)
     return grouped
-
-
-def batches_of(lengths: Sequence[int], tokens: int, lines: int | None = None) -> list[list[int]]:
-    """Indices of lines in batches of similar lengths, the longest first (memory runs out at once or never).
-
-    A batch has at most so many ``tokens``, padding included, and so many ``lines``.
-    """
-    if tokens < 1:
-        raise ValueError(f"batch_tokens: expected at least 1, got {tokens}")
-    batches: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        room = batches and (lengths[batches[-1][0]] + 1) * (len(batches[-1]) + 1) <= tokens
-        if room and len(batches[-1]) != lines:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return batches
