@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.align.attention import Links, Method, symmetrize
+from regard.align.link import Links
+from regard.align.symmetrization import Method, symmetrize
 from regard.common.ragged import Integers, Ragged
 from regard.data import Corpus
 

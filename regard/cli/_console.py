@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from regard.align.attention import Links
+    from regard.align.link import Links
     from regard.tasks.qa.answerer import Answer
     from regard.tasks.summarization.summarizer import Summary
     from regard.tasks.translation.output import TranslationOutput
@@ -94,7 +94,8 @@ class Job:
 
 def printed(found: TranslationOutput, number: int | None, weights: Sequence[Tensor] | None) -> list[str]:
     """text [||| links], or an n-best list: number ||| text [||| links] ||| score."""
-    from regard.align.attention import links, pharaoh
+    from regard.align.attention import links
+    from regard.align.formats import pharaoh
 
     rows = []
     for k, translation in enumerate(found.translations):
@@ -105,7 +106,8 @@ def printed(found: TranslationOutput, number: int | None, weights: Sequence[Tens
 
 def drawn(source: str, found: TranslationOutput, weights: Sequence[Tensor], marked: Links | None = None) -> list[str]:
     """Pictures of word weights, links in brackets."""
-    from regard.align.attention import links, picture
+    from regard.align.attention import links
+    from regard.align.terminal import picture
 
     rows = []
     for translation, matrix in zip(found.translations, weights, strict=True):

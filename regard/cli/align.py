@@ -28,7 +28,7 @@ from regard.cli._options import (
 from regard.common.start import starting
 
 if TYPE_CHECKING:
-    from regard.align.attention import Links
+    from regard.align.link import Links
     from regard.tasks.translation.translator import Translator
 
 METHODS = ("grow-diag-final-and", "intersection", "union")
@@ -104,7 +104,7 @@ def align(
         raise ValueError(f"{idle}: says how --gold counts; give that too")
     pairs = pairs_of(source, target)
     with starting():
-        import regard.align.attention as words
+        import regard.align as words
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
@@ -154,7 +154,8 @@ def _backward(
     how: dict[str, Any],
 ) -> list[Links]:
     """Links of the other direction, seen from this one; none where there is a problem, which the other one tells."""
-    from regard.align.attention import links, swap
+    from regard.align.attention import links
+    from regard.align.symmetrization import swap
 
     turned = [("", "") if pair.problem else (pair.target, pair.source) for pair in pairs]
     outputs = translator.forced(turned, **how)

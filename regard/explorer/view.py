@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.align.attention import Alignment, links, parse, quality, word_weights
+from regard.align.attention import links, word_weights
+from regard.align.error_rate import quality
+from regard.align.formats import parse
+from regard.align.link import Alignment
 from regard.explorer.answers import SIDES, Answers, asked, head_of, number, numbers
 from regard.explorer.labels import Labels
 from regard.explorer.schema import Empty, Invalid

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.align.attention import Alignment, links, quality
+from regard.align.attention import links
+from regard.align.error_rate import quality
+from regard.align.link import Alignment
 from regard.plot._canvas import (
     INK,
     ORANGE,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-    from regard.align.attention import Link
+    from regard.align.link import Link
 
 CELL = 21.0  # points, where there is room
 SHOWN = 1024  # numbers along a side, at most; of more, the largest of each block

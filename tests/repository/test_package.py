@@ -155,7 +155,7 @@ def test_public_names_of_the_text_half():
         "read",
         "texts",
     ]
-    assert regard.align.attention.__all__ == [
+    assert regard.align.__all__ == [
         "Alignment",
         "Quality",
         "links",

@@ -9,7 +9,6 @@ from largest import Largest
 from safetensors.torch import load_file
 
 import regard
-from regard.align.attention import width
 from regard.cli._console import read_aloud
 from regard.evaluate.squad import quality
 from regard.models import Reader, ReaderConfig
@@ -18,6 +17,7 @@ from regard.tasks.qa.answerer import Answer, Answerer, whole
 from regard.tasks.qa.spans import AnswerSpan, Prediction
 from regard.tasks.qa.train import WORK, Settings, main
 from regard.text import Subwords
+from regard.text.graphemes import width
 from regard.text.wordpiece import WordPiece
 from regard.train import Ranks, Silent
 

@@ -10,13 +10,13 @@ import torch
 from largest import Largest
 
 import regard
-from regard.align.attention import width
 from regard.cli._console import sources_drawn, summary_pictured
 from regard.data.documents import flat
 from regard.decode import Hypothesis
 from regard.tasks.summarization.search import SummarySearch
 from regard.tasks.summarization.summarizer import Read, Summary, _as_they_are, likest, summary_of
 from regard.text import Subwords
+from regard.text.graphemes import width
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
-from regard.align.attention import Method
+from regard.align.symmetrization import Method
 from regard.data import Files, JsonLines, Reader, Tsv, read
 from regard.data.heldout import Split, hold_out
 from regard.models.folder import KINDS

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.align.attention import Method
 from regard.align.statistical import align, words_of
+from regard.align.symmetrization import Method
 from regard.common.ragged import Integers, Ragged
 from regard.data import Batch, Corpus
 from regard.files.tensors import read_tensors, write_tensors

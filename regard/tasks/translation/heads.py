@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.align.attention import Links, grouped_words
+from regard.align.attention import grouped_words
+from regard.align.link import Links
 from regard.align.statistical import align_words
 from regard.data import Corpus
 from regard.text.subwords import BOS, EOS, Encoded, Subwords

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 import torch
 from torch import Tensor
 
-from regard.align.attention import Links, links, word_weights
+from regard.align.attention import links, word_weights
+from regard.align.link import Links
 from regard.decode import KnownWords, named
 from regard.decode.engine import Engine, EngineHypothesis, TorchEngine
 from regard.decode.search import Search, SearchOptions

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.align.attention import Link
+from regard.align.link import Link
 from regard.tasks.translation.output import Attended, Translation
 from regard.tasks.translation.protect.placement import Mark, Stretch, gaps, in_order, placed, written
 from regard.tasks.translation.protect.spans import Protection, Span
