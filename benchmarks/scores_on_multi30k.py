@@ -168,7 +168,7 @@ def train(work: Path, family: str, score: str, options: argparse.Namespace, dead
     """To its end or until the time is over; what is stopped goes on from its last checkpoint another time."""
     name = slug(family, score)
     write_whole(work / f"{name}.toml", to_toml(tables(work, family, score, options)).encode())
-    command = ["-m", "regard.tasks.translation.train", "--config", f"{work / name}.toml", "--out", str(work / name)]
+    command = ["-m", "regard", "train", "--config", f"{work / name}.toml", "--out", str(work / name)]
     process = subprocess.Popen([sys.executable, *command], env={**os.environ, "PYTHONPATH": str(ROOT)})
     how = ended(process, max(1.0, deadline - time.monotonic()))
     print(f"{name}: {how}", flush=True)

@@ -18,7 +18,7 @@ from show import DOCS, heading
 
 import regard
 from regard import Trace, Translator, plot
-from regard.tasks.translation.train import main as train
+from regard.cli import main as command
 from regard.testing import grammar
 from regard.text import BOS, EOS
 
@@ -41,7 +41,7 @@ def trained(folder: Path, updates: int = 600) -> Translator:
             sides.append(str(path))
     files = zip(("--source", "--target", "--valid-source", "--valid-target"), sides, strict=True)
     given = [part for pair in files for part in pair]
-    if train([*given, "--out", str(folder / "model"), "--updates", str(updates), *SETTINGS.split()]):
+    if command(["train", *given, "--out", str(folder / "model"), "--updates", str(updates), *SETTINGS.split()]):
         raise SystemExit("the model could not be trained")
     return regard.load(folder / "model", device="cpu")
 

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
+from regard.cli import main
 from regard.common.processors import limit
 from regard.common.start import ending, own_process
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. Training needs nothing that commands need besides: it works where typer is not installed."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:1] == ["train"]:
-        from regard.tasks import main as train
-
-        return train(arguments[1:])
-    from regard.cli import main as run
-
-    return run(arguments)
 
 
 def command() -> int:
@@ -27,8 +15,6 @@ def command() -> int:
     limit()
     try:
         return main()
-    except KeyboardInterrupt:  # while modules were imported
-        return 130
     finally:
         ending()
 

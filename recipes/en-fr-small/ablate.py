@@ -98,7 +98,7 @@ def train(name: str, corpora: list[dict[str, Any]], options: argparse.Namespace)
     config = options.out / f"{folder.name}.toml"
     options.out.mkdir(parents=True, exist_ok=True)
     config.write_text(to_toml(settings(corpora, options)), encoding="utf-8")
-    training = ["-m", "regard.tasks.translation.train", "--config", str(config), "--out", str(folder)]
+    training = ["-m", "regard", "train", "--config", str(config), "--out", str(folder)]
     tested = options.out / "tested" / folder.name
     asked = ["--corpora", str(options.corpora), "--data", str(options.data), "--out", str(tested)]
     asked += ["--only", ",".join(SETS), "--pairs", str(options.pairs)]

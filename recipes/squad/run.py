@@ -43,7 +43,19 @@ def commands(name: str, results: Path, options: argparse.Namespace) -> list[list
     model, data = Path("out") / plain(name, "/"), Path("out") / name.split("/")[0]
     changes = [part for change in options.set for part in ("--set", change)] + (["--score", score] if score else [])
     settings, questions = str(HERE.parent / f"{recipe}.toml"), str(data / "test.jsonl.gz")
-    train = [sys.executable, "-m", "regard.tasks.qa.train", "--config", settings, "--out", str(model), *changes]
+    train = [
+        sys.executable,
+        "-m",
+        "regard",
+        "train",
+        "--task",
+        "qa",
+        "--config",
+        settings,
+        "--out",
+        str(model),
+        *changes,
+    ]
     test = [sys.executable, str(HERE / "evaluate.py"), "--questions", questions, "--model", str(model)]
     found = [train, [*test, "--out", str(results / "answers")]]
     if name in options.bring:

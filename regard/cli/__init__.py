@@ -1,7 +1,9 @@
 """The command line: the only place that wires everything.
 
-``regard translate`` is translate.py, and so on: a function whose arguments are the options and whose docstring is the
-help. _options.py has what several commands share, _input.py the lines they read.
+``regard translate`` is translate.py, and so on: a function whose parameters are the options and whose docstring is the
+help. _parser.py makes flags of parameters and of settings, _flags.py has those that several commands share, _input.py
+reads what they work on. ``regard train`` is one of them, and training runs from source where little is
+installed: nothing here imports more than the standard library before a command needs it.
 
 What a user can mend (a missing file, a wrong option, a damaged model) is told in a line, with exit code 2; set
 REGARD_DEBUG to see where it came from. Imports that take time stand inside the commands.
@@ -9,69 +11,73 @@ REGARD_DEBUG to see where it came from. Imports that take time stand inside the 
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+import textwrap
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
 
-import typer
+from regard.cli._console import Failure, columns, message, say
+from regard.cli._parser import Parser, run, summary
+from regard.cli.train import extend
 
-from regard.cli import align, answer, evaluate, explore, export, serve, summarize, train, translate
-from regard.cli._console import message, say
-from regard.cli.align import METHODS
+__all__ = ["COMMANDS", "main"]
 
-__all__ = ["METHODS", "app", "main"]
-
-app = typer.Typer(
-    name="regard",
-    help="Attention you can use, train and see: train, translate, summarize, answer, evaluate, align and explore.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = ("train", "translate", "summarize", "answer", "evaluate", "align", "export", "serve", "explore")
+ABOUT = "Attention you can use, train and see: train, translate, summarize, answer, evaluate, align and explore."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code is 0, or 2 for something that the user can mend."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="regard")
-        return 0
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _close_output()
+        return 1
+    except (ValueError, TypeError, OSError, ImportError, Failure) as error:
         if os.environ.get("REGARD_DEBUG"):
             raise
         say(f"error: {message(error)}")
-        return 2
+        return error.code if isinstance(error, Failure) else 2
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"regard {sys.modules['regard'].__version__}")
-        raise typer.Exit
+def _run(arguments: list[str]) -> int:
+    name, rest = (arguments or [""])[0], arguments[1:]
+    if name not in COMMANDS:
+        return _no_command(arguments)
+    command = function(name)
+    parser = Parser(f"regard {name}", command.__doc__ or "").parameters(command)
+    if name == "train":  # what else it takes depends on the task
+        extend(parser, rest)
+    return run(command, parser, rest)
 
 
-Version = Annotated[
-    bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
-]
+def function(name: str) -> Callable[..., Any]:
+    """What a command does; its module has its name."""
+    found: Callable[..., Any] = getattr(import_module(f"regard.cli.{name}"), name)
+    return found
 
 
-@app.callback()
-def _top(version: Version = False) -> None:
-    pass
+def _no_command(arguments: list[str]) -> int:
+    """Help, the version, or what is wrong."""
+    rows = [f"  {name:<10} {summary(function(name))}" for name in COMMANDS]
+    rows = [textwrap.fill(row, columns(), subsequent_indent=" " * 13) for row in rows]
+    parser = Parser("regard", ABOUT, epilog="\n".join(["commands:", *rows]))
+    parser.add_argument("--version", action="version", version=f"regard {sys.modules['regard'].__version__}")
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help=argparse.SUPPRESS)
+    parser.usage = parser.short_usage()
+    if arguments:
+        parser.values(arguments)
+    parser.print_help(sys.stderr)
+    return 2
 
 
-# --- the commands, in the order of the help ---
-
-app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    train.train
-)
-app.command()(translate.translate)
-app.command()(summarize.summarize)
-app.command()(answer.answer)
-app.command()(evaluate.evaluate)
-app.command()(align.align)
-app.command()(export.export)
-app.command()(serve.serve)
-app.command()(explore.explore)
+def _close_output() -> None:
+    """Nobody reads it any more: what is still in its buffer would be an error when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

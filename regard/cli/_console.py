@@ -28,6 +28,12 @@ def say(text: str) -> None:
         print(f"regard: {text}", file=sys.stderr)  # noqa: T201
 
 
+class Failure(Exception):
+    """Ends a command with exit code 1: nothing is wrong with what it was given, and it has come to nothing."""
+
+    code = 1
+
+
 def message(error: Exception) -> str:
     """What went wrong, in a line."""
     if isinstance(error, OSError) and error.strerror and error.filename:

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from regard.cli._console import Job, drawn, say
-from regard.cli._lines import LinePair, Writer, pairs_of
-from regard.cli._options import (
+from regard.cli._flags import (
     DEFAULT_MODEL,
     BatchTokens,
     Device,
@@ -23,8 +20,9 @@ from regard.cli._options import (
     Strict,
     load_translator,
     numbered,
-    said,
 )
+from regard.cli._lines import LinePair, Writer, pairs_of
+from regard.cli._parser import Flag, Options
 from regard.common.start import starting
 
 if TYPE_CHECKING:
@@ -32,32 +30,30 @@ if TYPE_CHECKING:
     from regard.tasks.translation.translator import Translator
 
 METHODS = ("grow-diag-final-and", "intersection", "union")
-Shift = Annotated[
-    bool | None, typer.Option("--shift/--no-shift", help="Read a word's row where it is the decoder's input.")
-]
+Shift = Annotated[bool | None, Flag("Read a word's row where it is the decoder's input.", off="--no-shift")]
 
 
 def align(
-    context: typer.Context,
-    source: Annotated[Path, typer.Argument(help="Source lines; or pairs, with a tab or ||| between; - is stdin.")],
-    target: Annotated[Path | None, typer.Argument(help="Target lines.")] = None,
+    options: Options,
+    source: Annotated[Path, Flag("Source lines; or pairs, with a tab or ||| between; - is stdin.")],
+    target: Annotated[Path | None, Flag("Target lines.")] = None,
     *,
     model: Model = DEFAULT_MODEL,
-    reverse: Annotated[str | None, typer.Option(help="A model from target to source: both ways are made one.")] = None,
-    statistical: Annotated[bool, typer.Option("--statistical", help="By counting in these pairs, no model.")] = False,
-    symmetrize: Annotated[str, typer.Option(help=f"How: {', '.join(METHODS)}.")] = METHODS[0],
+    reverse: Annotated[str | None, Flag("A model from target to source: both ways are made one.")] = None,
+    statistical: Annotated[bool, Flag("By counting in these pairs, no model.")] = False,
+    symmetrize: Annotated[str, Flag(f"How: {', '.join(METHODS)}.")] = METHODS[0],
     layer: Layer = None,
     head: Head = None,
     shift: Shift = None,
-    mutual: Annotated[bool, typer.Option("--mutual", help="Only links that are the most of both their words.")] = False,
+    mutual: Annotated[bool, Flag("Only links that are the most of both their words.")] = False,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="The least weight of a link; with --mutual, its share of both words."),
+        Flag("The least weight of a link; with --mutual, its share of both words.", least=0, most=1),
     ] = None,
-    gold: Annotated[Path | None, typer.Option(help="Pharaoh lines to compare with: prints AER on stderr.")] = None,
-    gold_base: Annotated[int, typer.Option(min=0, max=1, help="What words are counted from in --gold.")] = 0,
+    gold: Annotated[Path | None, Flag("Pharaoh lines to compare with: prints AER on stderr.")] = None,
+    gold_base: Annotated[int, Flag("What words are counted from in --gold.", least=0, most=1)] = 0,
     output: OutFile = None,
-    show: Annotated[bool, typer.Option("--show", help="Draw each alignment in the terminal.")] = False,
+    show: Annotated[bool, Flag("Draw each alignment in the terminal.")] = False,
     batch_tokens: BatchTokens = 1024,
     engine: EngineName = "torch",
     device: Device = None,
@@ -66,13 +62,12 @@ def align(
 ) -> None:
     """Word alignments of given pairs, in Pharaoh format (source-target, from 0), by a model's attention.
 
-    \b
-    regard align --model en-fr/ test.en test.fr > test.align
-    regard align --model en-fr/ --reverse fr-en/ test.en test.fr > test.align
-    regard align --model en-fr/ pairs.txt --gold gold.txt --gold-base 1
-    regard align --mutual --threshold 0.5 test.en test.fr > sure.align
-    regard align --statistical corpus.en corpus.fr > corpus.align
-    echo "the cat ||| le chat" | regard align --model en-fr/ --show -
+        regard align --model en-fr/ test.en test.fr > test.align
+        regard align --model en-fr/ --reverse fr-en/ test.en test.fr > test.align
+        regard align --model en-fr/ pairs.txt --gold gold.txt --gold-base 1
+        regard align --mutual --threshold 0.5 test.en test.fr > sure.align
+        regard align --statistical corpus.en corpus.fr > corpus.align
+        echo "the cat ||| le chat" | regard align --model en-fr/ --show -
 
     Without --model, the bundled English-French one aligns. Words are what white space separates. Layer, head and shift
     are by default what the model's folder says; else heads are averaged in the middle layer, and a word's row is the
@@ -94,13 +89,13 @@ def align(
         "engine",
         "int8",
     )
-    if statistical and (idle := said(context, *of_models)):
+    if statistical and (idle := options.among(*of_models)):
         raise ValueError(f"--statistical needs no model: leave out {idle}")
     if symmetrize not in METHODS:
         raise ValueError(f"--symmetrize: expected one of {', '.join(METHODS)}, got {symmetrize!r}")
-    if not statistical and reverse is None and (idle := said(context, "symmetrize")):
+    if not statistical and reverse is None and (idle := options.among("symmetrize")):
         raise ValueError(f"{idle}: makes one of two directions; give --reverse, a model from target to source")
-    if gold is None and (idle := said(context, "gold_base")):
+    if gold is None and (idle := options.among("gold_base")):
         raise ValueError(f"{idle}: says how --gold counts; give that too")
     pairs = pairs_of(source, target)
     with starting():

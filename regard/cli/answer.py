@@ -6,44 +6,40 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from regard.cli._console import answer_pictured, as_object, read_aloud, say, told
+from regard.cli._flags import Device, OutFile, Strict, can_draw
 from regard.cli._input import lines_given
 from regard.cli._lines import Writer, whole_text
-from regard.cli._options import Device, OutFile, Strict, can_draw
+from regard.cli._parser import Flag
 from regard.common.start import starting
 
 
 def answer(
-    question: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUESTION]...", help="Questions; else --input, else stdin.")
-    ] = None,
+    question: Annotated[list[str] | None, Flag("Questions; else --input, else stdin.", metavar="QUESTION")] = None,
     *,
-    model: Annotated[str, typer.Option("--model", "-m", help="A folder that `regard train --task qa` left.")],
-    context: Annotated[Path, typer.Option("--context", "-c", help="The text to find answers in; - is stdin.")],
-    input: Annotated[Path | None, typer.Option("--input", "-i", help="A file of questions, one per line.")] = None,
+    model: Annotated[str, Flag("A folder that `regard train --task qa` left.", "-m")],
+    context: Annotated[Path, Flag("The text to find answers in; - is stdin.", "-c")],
+    input: Annotated[Path | None, Flag("A file of questions, one per line.", "-i")] = None,
     output: OutFile = None,
-    n_best: Annotated[int, typer.Option(min=1, help="Print so many: number ||| text ||| place ||| score.")] = 1,
-    max_answer: Annotated[int | None, typer.Option(min=1, help="Subwords of an answer at most.")] = None,
+    n_best: Annotated[int, Flag("Print so many: number ||| text ||| place ||| score.", least=1)] = 1,
+    max_answer: Annotated[int | None, Flag("Subwords of an answer at most.", least=1)] = None,
     always: Annotated[
-        bool | None, typer.Option("--always/--or-none", help="May the answer be none? By default as it was taught.")
+        bool | None, Flag("May the answer be none? By default as it was taught.", off="--or-none")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per question, with places.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Draw the words around it, and what was looked at.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw what the first looked at as .svg, .png or .pdf.")] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Subwords read at once, padding included.")] = 8192,
+    as_json: Annotated[bool, Flag("A JSON object per question, with places.", "--json")] = False,
+    show: Annotated[bool, Flag("Draw the words around it, and what was looked at.")] = False,
+    plot: Annotated[Path | None, Flag("Draw what the first looked at as .svg, .png or .pdf.")] = None,
+    batch_tokens: Annotated[int, Flag("Subwords read at once, padding included.", least=1)] = 8192,
     device: Device = None,
     strict: Strict = False,
 ) -> None:
     """Answer questions with a passage of a text.
 
-    \b
-    regard answer --model model/ --context file.txt "Who wrote it?"
-    regard answer -m model/ -c file.txt "Who wrote it?" "When?" --n-best 3
-    regard answer -m model/ -c file.txt --input questions.txt --json > answers.jsonl
-    cat file.txt | regard answer -m model/ -c - "Who wrote it?" --show
-    regard answer -m model/ -c file.txt "Who wrote it?" --plot who.svg
+        regard answer --model model/ --context file.txt "Who wrote it?"
+        regard answer -m model/ -c file.txt "Who wrote it?" "When?" --n-best 3
+        regard answer -m model/ -c file.txt --input questions.txt --json > answers.jsonl
+        cat file.txt | regard answer -m model/ -c - "Who wrote it?" --show
+        regard answer -m model/ -c file.txt "Who wrote it?" --plot who.svg
 
     A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
     text. A question that cannot be asked is reported on stderr and gives an empty line.
@@ -82,4 +78,4 @@ def answer(
                 plot = None  # the first one only
             bad += bool(one.problem)
         if bad == len(lines):
-            raise typer.Exit(2)  # within the writer, so that a file of before stays
+            raise SystemExit(2)  # within the writer, so that a file of before stays

@@ -8,65 +8,59 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from regard.cli._console import Job, table
+from regard.cli._flags import DEFAULT_MODEL, BatchTokens, Device, EngineName, Int8, OwnBeam, load_translator
 from regard.cli._lines import Line, LinePair, text_of
-from regard.cli._options import DEFAULT_MODEL, BatchTokens, Device, EngineName, Int8, OwnBeam, load_translator, said
+from regard.cli._parser import Flag, Options
 
 STRIDE = 200  # questions between two steps of the bar
 
 
 def evaluate(
-    context: typer.Context,
-    outputs: Annotated[list[Path] | None, typer.Argument(metavar="[OUTPUT]...", help="Files of translations.")] = None,
+    options: Options,
+    outputs: Annotated[list[Path] | None, Flag("Files of translations.", metavar="OUTPUT")] = None,
     *,
-    reference: Annotated[Path | None, typer.Option("--reference", "-r", help="What they should have been.")] = None,
-    source: Annotated[Path | None, typer.Option("--source", "-s", help="What --model is to translate.")] = None,
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="Translate --source with this, not the bundled model.")
-    ] = None,
+    reference: Annotated[Path | None, Flag("What they should have been.", "-r")] = None,
+    source: Annotated[Path | None, Flag("What --model is to translate.", "-s")] = None,
+    model: Annotated[list[str] | None, Flag("Translate --source with this, not the bundled model.", "-m")] = None,
     documents: Annotated[
-        Path | None, typer.Option(help="Summarize these with --model: JSON lines with documents and summaries.")
+        Path | None, Flag("Summarize these with --model: JSON lines with documents and summaries.")
     ] = None,
-    keys: Annotated[tuple[str, str], typer.Option(help="The keys of --documents.")] = ("document", "summary"),
-    questions: Annotated[
-        Path | None, typer.Option(help="Answer these with --model: SQuAD's JSON, JSON lines or TSV.")
-    ] = None,
-    tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenized text.")] = "13a",
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Case does not count.")] = False,
-    smooth: Annotated[str, typer.Option(help="BLEU's smoothing: exp, floor, add-k or none.")] = "exp",
-    bootstrap: Annotated[int, typer.Option(min=0, help="Compare with the first by so many paired draws.")] = 0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same.")] = 12345,
+    keys: Annotated[tuple[str, str], Flag("The keys of --documents.")] = ("document", "summary"),
+    questions: Annotated[Path | None, Flag("Answer these with --model: SQuAD's JSON, JSON lines or TSV.")] = None,
+    tokenize: Annotated[str, Flag("sacrebleu's tokenizer; none for tokenized text.")] = "13a",
+    lowercase: Annotated[bool, Flag("Case does not count.")] = False,
+    smooth: Annotated[str, Flag("BLEU's smoothing: exp, floor, add-k or none.")] = "exp",
+    bootstrap: Annotated[int, Flag("Compare with the first by so many paired draws.", least=0)] = 0,
+    seed: Annotated[int, Flag("The same seed draws the same.")] = 12345,
     beam: OwnBeam = None,
     batch_tokens: BatchTokens = 1024,
     engine: EngineName = "torch",
     device: Device = None,
     int8: Int8 = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Flag("Print JSON.", "--json")] = False,
 ) -> None:
     """BLEU and chrF of translations, with sacrebleu's signatures; ROUGE of summaries; EM and F1 of answers.
 
-    \b
-    regard evaluate output.fr --reference test.fr
-    regard evaluate --source test.en --reference test.fr
-    regard evaluate --model model/ --source test.en --reference test.fr
-    regard evaluate old.fr new.fr --reference test.fr --bootstrap 1000
-    regard evaluate output.tok.fr --reference test.tok.fr --tokenize none --smooth none
-    regard evaluate --model summarizer/ --documents test.jsonl --keys dialogue summary
-    regard evaluate --model reader/ --questions dev.json
+        regard evaluate output.fr --reference test.fr
+        regard evaluate --source test.en --reference test.fr
+        regard evaluate --model model/ --source test.en --reference test.fr
+        regard evaluate old.fr new.fr --reference test.fr --bootstrap 1000
+        regard evaluate output.tok.fr --reference test.tok.fr --tokenize none --smooth none
+        regard evaluate --model summarizer/ --documents test.jsonl --keys dialogue summary
+        regard evaluate --model reader/ --questions dev.json
 
     With --bootstrap, p is how likely chance alone makes a difference as large as that to the first output.
     """
     if documents is not None or questions is not None:
         of_text = ("reference", "source", "tokenize", "lowercase", "smooth", "bootstrap", "seed")
         of_translators = ("beam", "batch_tokens", "engine", "int8")
-        if outputs or (idle := said(context, *of_text, *of_translators)):
+        if outputs or (idle := options.among(*of_text, *of_translators)):
             raise ValueError(f"{outputs[0] if outputs else idle}: for translations, not for summaries or answers")
         scored = _other_tasks(model or [], documents, keys, questions, device)
-        typer.echo(json.dumps(scored, indent=1) if as_json else table(scored))
+        _show(scored, as_json)
         return
-    if idle := said(context, "keys"):
+    if idle := options.among("keys"):
         raise ValueError(f"{idle}: for --documents, which were not given")
     if reference is None:
         raise ValueError("give --reference, what the translations should have been")
@@ -75,9 +69,9 @@ def evaluate(
     if source is None and (model or not outputs):
         raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
     model = [] if source is None else model or [DEFAULT_MODEL]
-    if not model and (idle := said(context, "beam", "batch_tokens", "engine", "device", "int8")):
+    if not model and (idle := options.among("beam", "batch_tokens", "engine", "device", "int8")):
         raise ValueError(f"{idle}: for a --model that translates; files of translations are taken as they are")
-    if not bootstrap and (idle := said(context, "seed")):
+    if not bootstrap and (idle := options.among("seed")):
         raise ValueError(f"{idle}: for --bootstrap, which draws; nothing else does")
     if bootstrap and len(outputs or []) + len(model) < 2:
         raise ValueError("--bootstrap compares with the first output: give two or more files or models")
@@ -105,7 +99,11 @@ def evaluate(
             compared = compare(first, found, wanted, samples=bootstrap, seed=seed, **how)
             entry["against"] = {"name": report[0]["name"], "differences": [c._asdict() for c in compared]}
         report.append(entry)
-    typer.echo(json.dumps(report, indent=1) if as_json else table(report))
+    _show(report, as_json)
+
+
+def _show(report: list[dict[str, Any]], as_json: bool) -> None:
+    print(json.dumps(report, indent=1) if as_json else table(report))  # noqa: T201
 
 
 def _other_tasks(

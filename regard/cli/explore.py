@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from regard.cli._console import say
-from regard.cli._options import Device
+from regard.cli._flags import Device
+from regard.cli._parser import Flag
 from regard.cli.serve import AllowHost, Host, Models, Port, Traces, served
 from regard.common.start import starting
 
@@ -19,16 +18,15 @@ def explore(
     host: Host = "127.0.0.1",
     port: Port = None,
     allow_host: AllowHost = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    browser: Annotated[bool, Flag("Open the page in a browser.", off="--no-browser")] = True,
     device: Device = None,
 ) -> None:
     """Open the explorer: type a text, and see what each word looks at and how every number was made.
 
-    \b
-    regard explore
-    regard explore --model transformer/ --model rnn/ --port 9000 --no-browser
-    regard explore --model translator/ --model summarizer/ --model reader/
-    regard explore --trace book.safetensors
+        regard explore
+        regard explore --model transformer/ --model rnn/ --port 9000 --no-browser
+        regard explore --model translator/ --model summarizer/ --model reader/
+        regard explore --trace book.safetensors
 
     It is `regard serve` with a page. Everything stays on this machine.
     """

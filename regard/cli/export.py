@@ -5,26 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from regard.cli._options import DEFAULT_MODEL, Model
+from regard.cli._flags import DEFAULT_MODEL, Model
+from regard.cli._parser import Flag
 from regard.common.start import starting
 
 
 def export(
     *,
     model: Model = DEFAULT_MODEL,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder; it appears when it is whole.")],
-    format: Annotated[str, typer.Option("--format", "-f", help="For whom: ctranslate2.")] = "ctranslate2",
-    positions: Annotated[
-        int | None, typer.Option(min=1, help="Subwords a sentence may have, for sinusoidal positions.")
-    ] = None,
+    out: Annotated[Path, Flag("A new folder; it appears when it is whole.", "-o")],
+    format: Annotated[str, Flag("For whom: ctranslate2.", "-f")] = "ctranslate2",
+    positions: Annotated[int | None, Flag("Subwords a sentence may have, for sinusoidal positions.", least=1)] = None,
 ) -> None:
     """Write a model for another program, with the same weights.
 
-    \b
-    regard export --format ctranslate2 --model model/ --out model.ct2/
-    regard translate --engine ctranslate2 --model model.ct2/ "A dog runs."
+        regard export --format ctranslate2 --model model/ --out model.ct2/
+        regard translate --engine ctranslate2 --model model.ct2/ "A dog runs."
 
     CTranslate2 runs Transformers with dot-product scores. What is exported has the model's subwords beside it, and
     shows the attention of one layer: that of the align table in the model's config.toml, or the middle one.

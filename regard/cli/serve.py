@@ -5,19 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from regard.cli._console import say
-from regard.cli._options import DEFAULT_MODEL, Device
+from regard.cli._flags import DEFAULT_MODEL, Device
+from regard.cli._parser import Flag
 from regard.common.start import starting
 
-Models = Annotated[list[str] | None, typer.Option("--model", "-m", help="A model folder of any task; may be repeated.")]
-Traces = Annotated[
-    list[Path] | None, typer.Option("--trace", help="A file of trace.save; may be repeated. Then no model is needed.")
-]
-Host = Annotated[str, typer.Option(help="Address to listen on; 127.0.0.1 is for this machine alone.")]
-Port = Annotated[int | None, typer.Option(min=0, max=65535, help="By default 8000, or the next that is free.")]
-AllowHost = Annotated[list[str] | None, typer.Option(help="Another name that the server answers to; may be repeated.")]
+Models = Annotated[list[str] | None, Flag("A model folder of any task; may be repeated.", "-m")]
+Traces = Annotated[list[Path] | None, Flag("A file of trace.save; may be repeated. Then no model is needed.")]
+Host = Annotated[str, Flag("Address to listen on; 127.0.0.1 is for this machine alone.")]
+Port = Annotated[int | None, Flag("By default 8000, or the next that is free.", least=0, most=65535)]
+AllowHost = Annotated[list[str] | None, Flag("Another name that the server answers to; may be repeated.")]
 
 
 def serve(
@@ -31,9 +28,8 @@ def serve(
 ) -> None:
     """Answer over HTTP: translations, summaries, answers to questions, and what a model looked at.
 
-    \b
-    regard serve --model model/
-    curl -H "Content-Type: application/json" -d '{"text": "A dog runs."}' http://127.0.0.1:8000/api/translate
+        regard serve --model model/
+        curl -H "Content-Type: application/json" -d '{"text": "A dog runs."}' http://127.0.0.1:8000/api/translate
 
     GET /api/openapi.json describes everything there is. Ctrl-C or SIGTERM stop it after what runs has been answered.
     """

@@ -1,16 +1,13 @@
 """Tasks: data, loss, metric and defaults, brought together for :func:`regard.train.fit`.
 
-A task is one file here and one line of ``TASKS``. Its file has ``WORK``, a :class:`regard.tasks.base.run.Work`, and
-``main``, the command; nothing of it is imported before it is asked for.
+A task is one file here and one line of ``TASKS``. Its file has ``WORK``, a :class:`regard.tasks.base.run.Work`;
+nothing of it is imported before it is asked for.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from regard.common.start import starting
 
 if TYPE_CHECKING:
     from regard.tasks.base.run import Work
@@ -42,12 +39,3 @@ def entry(name: str) -> Entry:
     if name not in TASKS:
         raise ValueError(f"task: expected one of {', '.join(TASKS)}, got {name!r}")
     return TASKS[name]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """``regard train``: the command of the task that ``--task`` names, translation where it is not given."""
-    with starting():
-        from regard.tasks.base.command import named, run
-
-        task = named(argv)
-    return run(task, argv)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
-SCHEDULES = ("inverse_sqrt", "cosine")
+Schedule = Literal["inverse_sqrt", "cosine"]
+SCHEDULES = get_args(Schedule)
 
 
 def learning_rate(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from regard.files.kinds import check_fields
-from regard.train.schedule import SCHEDULES, learning_rate
+from regard.train.schedule import SCHEDULES, Schedule, learning_rate
 
 T = TypeVar("T", bound="Table")
+Precision = Literal["auto", "bfloat16", "float32"]
+Parallel = Literal["ddp", "fsdp"]
 SHARE, ENDS = 0.1, 2  # the most of a run's time that validations take; those of the average and the best at its end
 
 
@@ -66,7 +68,7 @@ class Settings(Table):
     updates: int = 8000
     accumulate: int = 1
     lr: float = 1e-3
-    schedule: str = "inverse_sqrt"
+    schedule: Schedule = "inverse_sqrt"
     warmup: int = 2000
     final_lr: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
@@ -81,10 +83,10 @@ class Settings(Table):
     keep: int = 2
     log_every: int = 50
     device: str = "auto"
-    precision: str = "auto"
+    precision: Precision = "auto"
     graphs: bool = True
     compile: bool = False
-    parallel: str = "ddp"
+    parallel: Parallel = "ddp"
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -101,8 +103,8 @@ class Settings(Table):
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise ValueError(f"betas must be two numbers from 0 to below 1, got {self.betas}")
         self.one_of("schedule", SCHEDULES)
-        self.one_of("precision", ("auto", "bfloat16", "float32"))
-        self.one_of("parallel", ("ddp", "fsdp"))
+        self.one_of("precision", get_args(Precision))
+        self.one_of("parallel", get_args(Parallel))
 
     # Changing one of these between a kill and a restart changes nothing about what is learned.
     FREE = ("log_every", "device", "graphs", "compile", "parallel", "tensorboard", "keep")

@@ -5,12 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from types import NoneType
+from typing import Literal, get_args, get_origin
 
 import pytest
 import toy
 from commands import ROOT, SOURCES, process
 
+from regard.cli._parser import Parser
+from regard.cli.train import FLAGS, extend, flags_of, settings_of, train
 from regard.files.toml import read_toml
+from regard.tasks import TASKS, work
 
 
 @pytest.fixture
@@ -68,9 +73,9 @@ def test_one_file_given_twice_is_told(run, corpus, files):
     assert done.err.count("warning") == 1  # the validation files are two
 
 
-def test_training_needs_no_typer(corpus, files):
+def test_training_needs_nothing_optional(corpus, files):
     """A GPU machine may have neither the command line's packages nor sacrebleu."""
-    without = ["typer", "rich", "sacrebleu", "numba", "regex", "wcwidth"]
+    without = ["rich", "sacrebleu", "numba", "regex", "wcwidth"]
     code = f"import sys; sys.modules.update(dict.fromkeys({without})); "
     code += "from regard.__main__ import main; sys.exit(main(sys.argv[1:]))"
     arguments = ["train", *map(str, corpus), "--out", str(files / "model")]
@@ -85,22 +90,34 @@ def test_training_needs_no_typer(corpus, files):
     assert "sacrebleu is not installed" in done.stderr and (files / "model" / "model.safetensors").exists()
 
 
-def test_flags_are_settings(tmp_path):
-    from regard.tasks.translation.train import FLAGS, parse
+def parsed(*arguments, task="translation"):
+    """The settings of a command line."""
+    of, parser = work(task), Parser("regard train", "").parameters(train)
+    extend(parser, ["--task", task])
+    given = parser.values(["--out", "m", *arguments])
+    assert given.pop("out") == "m"
+    return settings_of(of, given, given.pop("config", None), given.pop("set", []))
 
+
+def test_flags_are_settings(tmp_path):
     (tmp_path / "c.toml").write_text("[model]\ndim = 8\nheads = 2\n[training]\nupdates = 5\n")
-    settings, _ = parse(["--config", str(tmp_path / "c.toml"), "--out", "m", "--dim", "16", "--score", "additive"])
+    settings = parsed("--config", str(tmp_path / "c.toml"), "--dim", "16", "--score", "additive")
     assert settings.model == {"dim": 16, "heads": 2, "cross_score": "additive"} and settings.training == {"updates": 5}
-    settings, _ = parse(
-        ["--out", "m", "--kind", "rnn", "--score", "general", "--lr", "1e-3", "--set", "training.clip=2"]
-    )
+    settings = parsed("--kind", "rnn", "--score", "general", "--lr", "1e-3", "--set", "training.clip=2")
     assert settings.model == {"kind": "rnn", "score": "general"} and settings.training == {"lr": 1e-3, "clip": 2}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_flag_reads_what_its_setting_is(task):
     values = {int: "8", float: "0.5", str: "cpu"}
-    for table, key, kind, _ in FLAGS:  # each has a name that its table knows
-        value = kind[0] if isinstance(kind, tuple) else values[kind]
-        settings, _ = parse(["--out", "m", f"--{key.replace('_', '-')}", value])
-        given = getattr(settings, table)
+    flags = flags_of(work(task))
+    for name, hint in flags.items():
+        table, key = name.split(".")
+        kinds = [kind for kind in get_args(hint) or [hint] if kind is not NoneType]
+        value = kinds[0] if get_origin(hint) is Literal else values[kinds[0]]
+        given = getattr(parsed(f"--{key.replace('_', '-')}", value, task=task), table)
         assert str(given[key] if isinstance(given, dict) else getattr(given, key)) == value
+    assert task != "translation" or {*flags} == {*FLAGS}
 
 
 def test_a_preset_is_in_the_config_and_flags_count_beside_it(run, corpus, files):

@@ -10,7 +10,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def command(*arguments, launcher=()):
-    return [sys.executable, *launcher, "-m", "regard.tasks.translation.train", "--config", "toy.toml", *arguments]
+    return [sys.executable, *launcher, "-m", "regard", "train", "--config", "toy.toml", *arguments]
+
+
+def main(arguments, task="translation"):
+    """`regard train` in this process: its exit code."""
+    from regard import cli
+
+    return cli.main(["train", "--task", task, *arguments])
 
 
 def environment():

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from training import main
 
 import regard
 import regard.nn
 from regard.common.moved import MOVED
 from regard.mask import Causal
 from regard.score import Additive, Dot, PerHead, Relative, Rotary
-from regard.tasks.translation.train import main
 
 BEFORE = Path(__file__).parent / "before"
 EXPECTED = json.loads((BEFORE / "expected.json").read_text())

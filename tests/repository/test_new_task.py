@@ -9,7 +9,8 @@ import toy
 from commands import ROOT
 
 import regard
-from regard.tasks import TASKS, Entry, main
+from regard.cli import main
+from regard.tasks import TASKS, Entry
 
 
 def test_a_task_of_ones_own_trains_and_loads(tmp_path, monkeypatch):
@@ -28,9 +29,9 @@ def test_a_task_of_ones_own_trains_and_loads(tmp_path, monkeypatch):
     assert module.lost(lines[0]) == lines[0].lower().replace(".", "")
     small = "--vocab-size 330 --dim 16 --ffn-dim 16 --heads 2 --encoder-layers 1 --decoder-layers 1 --updates 2"
     files = ["--text", str(tmp_path / "train"), "--valid", str(tmp_path / "valid"), "--out", str(tmp_path / "m")]
-    assert main(["--task", "restoring", *files, *small.split(), "--tokens", "500", "--device", "cpu"]) == 0
+    assert main(["train", "--task", "restoring", *files, *small.split(), "--tokens", "500", "--device", "cpu"]) == 0
     found = regard.load(tmp_path / "m", device="cpu")
     assert isinstance(found, regard.Translator) and 'task = "restoring"' in (tmp_path / "m" / "config.toml").read_text()
     assert isinstance(found.translate("the dog", max_length=3), str)
     assert f"- `{tmp_path / 'train'}`" in (tmp_path / "m" / "README.md").read_text()  # what it was trained on
-    assert main(["--task", "restoring", "--out", str(tmp_path / "n")]) == 2
+    assert main(["train", "--task", "restoring", "--out", str(tmp_path / "n")]) == 2

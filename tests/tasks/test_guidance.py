@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from resuming import TOY, train, train_until, weights
+from training import main
 
 import regard
 import regard.align as words
@@ -19,7 +20,7 @@ from regard.score import Additive, Dot, Location, PerHead, Relative, Rotary
 from regard.tasks.base.pairs import filled
 from regard.tasks.base.settings import Data, Fitted, Settings, Training
 from regard.tasks.translation.guidance import Guide, WordLinks, guided_loss
-from regard.tasks.translation.train import TranslationObjective, TranslationTask, main
+from regard.tasks.translation.train import TranslationObjective, TranslationTask
 from regard.testing.grammar import pairs
 from regard.text import PAD, Subwords
 from regard.train import Position, Ranks

@@ -6,12 +6,11 @@ import pytest
 import torch
 import toy
 from resuming import train_until, weights
-from training import train
+from training import main, train
 
 import regard
 from regard.files.toml import read_toml, write_toml
 from regard.models import folder
-from regard.tasks.translation.train import main
 
 NEW = {"oiseau": "piaf", "mange": "mord"}  # what the new pairs say otherwise
 

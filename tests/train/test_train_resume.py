@@ -9,9 +9,7 @@ import time
 import pytest
 import torch
 from resuming import train, train_until, updates, weights
-from training import command, environment
-
-from regard.tasks.translation.train import main
+from training import command, environment, main
 
 # --- killed ---
 
@@ -229,7 +227,7 @@ def test_bad_input_is_said_with_exit_code_2(data, monkeypatch, capsys):
 
 def test_a_bad_command_says_so_in_one_line(data):
     said = bad_input(data, "--source", "nowhere.en", "--out", "m")
-    assert said.strip().splitlines()[-1] == "error: nowhere.en: there is no such file"
+    assert said.strip().splitlines()[-1] == "regard: error: nowhere.en: there is no such file"
     assert not (data / "m").exists()
 
 
@@ -240,12 +238,17 @@ def test_an_unwritable_folder_is_said(data):
 
 def test_training_needs_nothing_optional(data):
     """A GPU machine may have torch, tokenizers, safetensors and numpy alone."""
-    absent = ["numba", "rich", "sacrebleu", "typer", "triton", "tensorboard", "matplotlib", "tomli"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from regard.tasks.translation.train import main; "
+    absent = ["numba", "rich", "sacrebleu", "triton", "tensorboard", "matplotlib", "tomli"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from regard.cli import main; "
     code += "sys.exit(main(sys.argv[1:]))"
     options = ["--config", "toy.toml", "--out", "m", "--set", "training.updates=4", "--set", "training.bleu=true"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *options], cwd=data, env=environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, "train", *options],
+        cwd=data,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "sacrebleu is not installed: validation is by loss alone" in done.stderr
@@ -263,5 +266,5 @@ def test_a_gpu_without_memory_is_said_in_one_line(data, monkeypatch, capsys):
     monkeypatch.setattr("regard.tasks.base.run.fit", full)
     assert main(["--config", "toy.toml", "--out", "m"]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: CUDA out of memory. If other programs take its memory, end them: there is no check")
+    assert error.startswith("regard: error: CUDA out of memory. If other programs take its memory, end them: there is")
     assert "--set training.accumulate=4" in error

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from regard.align.symmetrization import Method
 from regard.data import Files, JsonLines, Reader, Tsv, read
 from regard.data.heldout import Split, hold_out
+from regard.files.kinds import hints_of
 from regard.models.folder import KINDS
 from regard.train import Mismatch, Table
 from regard.train import Settings as LoopSettings
@@ -211,12 +212,18 @@ class Settings(Table):
         return cls(data=cls.data_table.from_table(tables.get("data", {}), "data"), **rest)
 
     @classmethod
-    def keys(cls) -> dict[str, set[str]]:
-        """The names that each table knows."""
-        tables = {"data": cls.data_table, "subwords": cls.subwords_table, "training": cls.training_table}
-        known = {name: {f.name for f in fields(table)} for name, table in tables.items()}
-        models = {f.name for kind in cls.kinds for f in fields(KINDS[kind][0])}
-        return known | {"model": models | ({"kind"} if len(cls.kinds) > 1 else set())}
+    def hints(cls) -> dict[str, dict[str, Any]]:
+        """What each table takes, by name: the types of its fields."""
+        tables: dict[str, Any] = {
+            "data": cls.data_table,
+            "subwords": cls.subwords_table,
+            "training": cls.training_table,
+        }
+        model: dict[str, Any] = {"kind": Literal[cls.kinds]} if len(cls.kinds) > 1 else {}
+        for kind in reversed(cls.kinds):  # where two have a field, its type is that of the first
+            config: Any = KINDS[kind][0]
+            model |= hints_of(config)
+        return {name: hints_of(table) for name, table in tables.items()} | {"model": model}
 
     @staticmethod
     def sized(pairs: int) -> Tables:

@@ -9,7 +9,6 @@ From scratch, or with ``--set model.pretrained=minilm`` from an encoder that has
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +27,7 @@ from regard.data.heldout import FEWEST, default, whole_groups
 from regard.data.questions import Question, read_questions
 from regard.evaluate.squad import quality
 from regard.models.folder import make_model
-from regard.tasks.base import command, run
+from regard.tasks.base import run
 from regard.tasks.base.card import CardText, model_card
 from regard.tasks.base.pairs import UNWATCHED, UPDATE, autocast, half
 from regard.tasks.base.pretrained import encoder_table, pretrained
@@ -49,7 +48,7 @@ from regard.text.wordpiece import Cutter, load_subwords
 from regard.train import Outcome, Position, Progress, Ranks, Step, Table
 from regard.train import Settings as LoopSettings
 
-__all__ = ["WORK", "Data", "QAObjective", "Reading", "Settings", "main", "parse", "train"]
+__all__ = ["WORK", "Data", "QAObjective", "Reading", "Settings", "train"]
 
 NOTHING = -100  # the target of a row that no loss counts
 
@@ -420,7 +419,4 @@ def fine_tuning(pairs: int) -> dict[str, Any]:
 
 
 WORK = _Answering()
-parse, train, main = partial(command.parse, WORK), partial(run.train, WORK), partial(command.run, WORK)
-
-if __name__ == "__main__":
-    sys.exit(main())
+train = partial(run.train, WORK)

@@ -8,7 +8,6 @@ keys. From scratch, or with ``--set model.pretrained=minilm`` with an encoder th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from regard.decode import Limits
 from regard.models import Transformer
 from regard.models.folder import make_model
 from regard.models.pointer import PointerTransformer
-from regard.tasks.base import command, run
+from regard.tasks.base import run
 from regard.tasks.base.card import LOSS, CardText, model_card
 from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured
 from regard.tasks.base.pretrained import encoder_table, pretrained, take_over
@@ -36,7 +35,7 @@ from regard.text.subwords import PAD
 from regard.text.wordpiece import Cutter, WordPiece, load_subwords
 from regard.train import Outcome, Progress, Ranks
 
-__all__ = ["WORK", "Data", "Settings", "Summarization", "SummaryObjective", "Training", "main", "train"]
+__all__ = ["WORK", "Data", "Settings", "Summarization", "SummaryObjective", "Training", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +338,4 @@ carries over whatever bias its data have.""",
 
 
 WORK = _Summarization()
-train, main = partial(run.train, WORK), partial(command.run, WORK)
-
-if __name__ == "__main__":
-    sys.exit(main())
+train = partial(run.train, WORK)

@@ -9,7 +9,6 @@ Started again after it was killed, the same command goes on where the last check
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.common.module import Module
 from regard.data import Batch, Corpus
-from regard.tasks.base import command, run
+from regard.tasks.base import run
 from regard.tasks.base.card import model_card
 from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured, without_padding
 from regard.tasks.base.settings import Data, Fitted, Settings
@@ -31,14 +30,11 @@ from regard.text.wordpiece import Cutter
 from regard.train import Outcome, Progress, Ranks, sequence_loss
 
 __all__ = [
-    "FLAGS",
     "WORK",
     "Data",
     "Settings",
     "TranslationObjective",
     "TranslationTask",
-    "main",
-    "parse",
     "train",
 ]
 
@@ -225,8 +221,4 @@ class _Translation(PairWork[Settings]):
 
 
 WORK = _Translation()
-FLAGS = command.flags(WORK)
-parse, train, main = partial(command.parse, WORK), partial(run.train, WORK), partial(command.run, WORK)
-
-if __name__ == "__main__":
-    sys.exit(main())
+train = partial(run.train, WORK)
