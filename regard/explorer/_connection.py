@@ -1,19 +1,50 @@
-"""A connection: closed where a request does not come, kept for a client that has sent its end and still reads."""
+"""A connection: closed where a request does not come, kept for a client that has sent its end and still reads.
+
+It stands between asyncio and uvicorn's protocol, hands everything through, and learns from the application, as ASGI has
+it, when a request begins, when it is whole and when it is answered. Nothing of uvicorn but public settings is used.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable, MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from regard.explorer.security import App, Receive, Scope, Send
 
 THERE = 1.0  # seconds after a client's end until it is asked whether it still reads
 LOOK = 0.2  # seconds between looks at what it said to that
+UNREAD = 1.0  # seconds for a client to read its last answer, after an idle connection is closed
+
+_current: ContextVar[Connection] = ContextVar("connection")  # of a request
 
 
-class Connection(H11Protocol):
+@dataclass
+class _Request:
+    """What the application has of the request that it answers."""
+
+    asks: bool  # a client of HTTP/1.1, which passes over interim answers
+    whole: bool = False
+    waits: bool = False  # the application, for more of it
+    answered: bool = False  # at least in part
+
+
+def watched(app: App) -> App:
+    """The application, which tells connections of its requests."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+        else:
+            await _current.get().answer(app, scope, receive, send)
+
+    return call
+
+
+class Connection(asyncio.Protocol):
     """Closed where the headers of a request do not come within ``patience``, or its refused body does not end.
 
     A client that has sent its end has either closed the connection for sending alone, and gets its answers, or has
@@ -21,70 +52,105 @@ class Connection(H11Protocol):
     machine of one that has gone answers that with a reset.
     """
 
-    patience: float
-    _timer: asyncio.TimerHandle | None = None
-    _look: asyncio.TimerHandle | None = None
-    _ended = False  # nothing more will come
+    transport: asyncio.Transport
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._watch()
+    def __init__(self, inner: asyncio.Protocol, *, patience: float, idle: float) -> None:
+        self._inner, self._patience, self._idle = inner, patience, idle
+        self._loop = asyncio.get_running_loop()
+        self._request: _Request | None = None
+        self._clocks: dict[str, asyncio.TimerHandle] = {}
+        self._ended = False  # nothing more will come
+
+    # --- as asyncio calls it ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._inner.connection_made(transport)
+        self._set("request", self._patience, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
+        token = _current.set(self)  # the inner protocol starts a task for a request, which inherits it
+        try:
+            self._inner.data_received(data)
+        finally:
+            _current.reset(token)
+        self._stop("unread")
+        if self._request is None and "request" not in self._clocks:
+            self._set("request", self._patience, self.transport.close)
+
+    def eof_received(self) -> bool:
+        """Whether the connection stays: for the answer to a request."""
+        self._ended = True
+        if self._request is not None:
+            self._set("look", LOOK, self._look, self._loop.time() + THERE)
+        return self._request is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        if self._look is not None:
-            self._look.cancel()
-        super().connection_lost(exc)
+        self._stop(*self._clocks)
+        self._inner.connection_lost(exc)
 
-    def timeout_keep_alive_handler(self) -> None:
-        """An idle connection is closed; one whose answer is still not read is dropped with it."""
-        super().timeout_keep_alive_handler()
-        self.loop.call_later(1.0, self.transport.abort)
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
 
-    # --- requests that do not come ---
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
 
-    def _watch(self) -> None:
-        waiting = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
-        if not waiting:
-            self._unwatch()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.patience, self.transport.close)
+    # --- as the application calls it ---
 
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    async def answer(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Calls the application, and watches what it hears and says."""
+        self._stop("request", "unread")
+        mine = self._request = _Request(asks=scope["http_version"] != "1.0")
 
-    # --- clients that have sent their end ---
+        async def heard() -> MutableMapping[str, Any]:
+            mine.waits = True
+            message = await receive()
+            mine.waits = False
+            mine.whole = mine.whole or not message.get("more_body", False)
+            return message
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
-        """Whether the connection stays: for the answer to a request that is whole."""
-        if not self._owes() or self.cycle.more_body:
-            return False
-        self._ended = True
-        self._unwatch()
-        self._look = self.loop.call_later(THERE, self._ask_whether_there)
-        return True
+        async def say(message: MutableMapping[str, Any]) -> None:
+            mine.answered = True
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                self._done(mine)
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()  # which begins the next request, if there is one
-        if self._ended and not self._owes():
+        try:
+            await app(scope, heard, say)
+        finally:
+            self._done(mine)
+
+    def _done(self, request: _Request) -> None:
+        if self._request is not request:
+            return  # it was done before, and the next one may run
+        self._request = None
+        self._set("unread", self._idle + UNREAD, self.transport.abort)
+        if self._ended:
+            self._loop.call_soon(self._close_if_idle)  # after the next request, if there is one, has begun
+
+    # --- clocks ---
+
+    def _set(self, clock: str, seconds: float, do: Callable[..., None], *arguments: Any) -> None:
+        self._clocks[clock] = self._loop.call_later(seconds, do, *arguments)
+
+    def _stop(self, *clocks: str) -> None:
+        for clock in clocks:
+            if clock in self._clocks:
+                self._clocks.pop(clock).cancel()
+
+    def _close_if_idle(self) -> None:
+        if self._request is None:
             self.transport.close()
 
-    def _owes(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _ask_whether_there(self) -> None:
-        if self._owes() and self.conn.our_state is h11.SEND_RESPONSE and self.cycle.scope["http_version"] != "1.0":
-            self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-        self._look_whether_there()
-
-    def _look_whether_there(self) -> None:
-        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+    def _look(self, ask: float) -> None:
+        """Whether a client that has sent its end still reads; from a time on it is asked."""
+        request = self._request
+        if request is not None and request.waits and not request.whole:  # half a request
+            self.transport.close()
+        elif self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
-        elif self._owes():
-            self._look = self.loop.call_later(LOOK, self._look_whether_there)
+        else:
+            if asks := self._loop.time() >= ask and request is not None and request.asks and not request.answered:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._set("look", LOOK, self._look, float("inf") if asks else ask)

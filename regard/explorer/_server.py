@@ -13,11 +13,12 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from regard.explorer import _app, page
-from regard.explorer._connection import Connection
+from regard.explorer._connection import Connection, watched
 from regard.explorer.files import opened
 from regard.explorer.limits import ServiceLimits
 from regard.explorer.models import Models
@@ -115,26 +116,28 @@ class Server(uvicorn.Server):
     def __init__(self, made: _app.Application, limits: ServiceLimits) -> None:
         self.running = threading.Event()
         self._service, self._stop = made.service, limits.stop
-
-        class Protocol(Connection):
-            patience = limits.header
-
-        super().__init__(
-            uvicorn.Config(
-                made.app,  # type: ignore[arg-type]
-                http=Protocol,
-                loop="asyncio",
-                ws="none",
-                lifespan="on",
-                log_config=None,
-                log_level="error",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=limits.connections,
-                timeout_keep_alive=round(limits.idle),
-            )
+        config = uvicorn.Config(
+            watched(made.app),  # type: ignore[arg-type]
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=round(limits.idle),
         )
+        config.load()
+        inner = config.http_protocol_class
+
+        def connection(**settings: Any) -> Connection:
+            return Connection(inner(**settings), patience=limits.header, idle=round(limits.idle))
+
+        config.http_protocol_class = connection  # type: ignore[assignment]
+        super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -17,7 +17,7 @@ from serving import Client, save_models, serving
 
 import regard
 from regard import cli
-from regard.explorer import _server
+from regard.explorer import _connection, _server
 from regard.explorer.metrics import ServiceMetrics
 from regard.explorer.models import Models
 from regard.explorer.queue import Busy, Closing, Late, Queue
@@ -360,6 +360,47 @@ def test_slow_clients_are_cut_off_and_block_nobody(folders):
         assert all(end.startswith(b"HTTP/1.1 408 ") and b"took more than 2 s" in end for end in ends[20:])
 
 
+def test_a_second_request_may_not_be_slow_either(folders):
+    with serving(folders[:1], header=1.0) as client, socket.create_connection(("127.0.0.1", client.port), 10) as kept:
+        kept.sendall(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = kept.recv(65536)
+        while not answer.endswith(b"}"):
+            answer += kept.recv(65536)
+        time.sleep(1.5)  # it may be idle for longer than a request may take
+        kept.sendall(b"GET /api/health HTTP/1.1\r\nHost: ")
+        begin = time.monotonic()
+        assert kept.recv(65536) == b"" and 0.5 < time.monotonic() - begin < 8
+
+
+def test_a_client_that_does_not_read_is_dropped(monkeypatch):
+    monkeypatch.setattr(_connection, "UNREAD", 0.1)
+    dropped = []
+
+    class Transport(asyncio.Transport):
+        def abort(self):
+            dropped.append(asyncio.get_running_loop().time())
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.body"})
+
+    async def nothing(*_):
+        return {}
+
+    async def request():
+        connection = _connection.Connection(asyncio.Protocol(), patience=9.0, idle=0.2)
+        connection.connection_made(Transport())
+        connection.data_received(b"")
+        await connection.answer(app, {"type": "http", "http_version": "1.1"}, nothing, nothing)
+        answered = asyncio.get_running_loop().time()
+        while not dropped:
+            await asyncio.sleep(0.01)
+        assert dropped[0] - answered > 0.25
+        await asyncio.sleep(0.1)
+
+    asyncio.run(asyncio.wait_for(request(), 5))
+    assert len(dropped) == 1
+
+
 def test_answers_are_the_same_in_a_batch_as_alone(folders):
     with serving(folders, gather=0.1) as client, ThreadPoolExecutor(24) as pool:
         asked = [(text, name) for text in TEXTS for name in ("transformer", "rnn")] * 3
@@ -441,7 +482,7 @@ def begun(*arguments):
 SLOW = """
 import sys, time
 from regard.cli._console import say
-from regard.explorer import _server
+from regard.explorer import _connection, _server
 from regard.explorer.limits import Limits
 from regard.explorer.models import Models
 
