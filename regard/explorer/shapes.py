@@ -122,17 +122,16 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
             beam=beam,
             length={"type": "integer", "minimum": 1, "maximum": limits.length, "description": "in words, about"},
         ),
+        "Copied": _object(
+            probability={"type": "number", "description": "that the word was copied and not written"},
+            position={**_PLACE, "description": "the word of the text it is most likely a copy of"},
+        ),
         "Summary": _object(
             summary=_TEXT,
             source=ref("Passage"),
             target=ref("Passage"),
             attention={**_MATRIX, "description": "how much each summary word (a row) attends to each word of the text"},
-            copied=_many(
-                _object(
-                    probability={"type": "number", "description": "that the word was copied and not written"},
-                    position={**_PLACE, "description": "the word of the text it is most likely a copy of"},
-                )
-            ),
+            copied=_many(ref("Copied")),
             score={"type": "number", "description": "what the search ranks by"},
             log_prob=_NUMBER,
             model=_TEXT,
@@ -145,13 +144,14 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
             model=model,
             n_best={"type": "integer", "minimum": 1, "maximum": limits.candidates, "default": 5},
         ),
+        "Candidate": _object(**span, score=_NUMBER),
         "Answer": _object(
             answer={"type": "string", "description": "context[start:end]; empty where the context does not tell"},
             start={**_PLACE, "description": "in characters of the context; null where there is no answer"},
             end=_PLACE,
             score={"type": "number", "description": "the answer's probability among all places and no answer"},
             no_answer=_NUMBER,
-            candidates=_many(_object(**span, score=_NUMBER)),
+            candidates=_many(ref("Candidate")),
             context=ref("Passage"),
             question=ref("Passage"),
             attention={
@@ -186,7 +186,8 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
                 },
             },
         ),
-        "Traces": _object(traces=_many(_object(id=_TEXT, name=_TEXT, kinds=_many(ref("Kind"))))),
+        "Named": _object(id=_TEXT, name=_TEXT, kinds=_many(ref("Kind"))),
+        "Traces": _object(traces=_many(ref("Named"))),
         "Row": _object(
             values=_VECTOR,
             query=_INTEGER,

@@ -3,8 +3,10 @@
 import gzip
 import os
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,16 @@ def web(tmp_path):
 
 def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_page_s_types_are_those_of_the_service_s_answers(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    answers = runpy.run_path(str(WEB / "dev" / "answers.py"))
+    todo = "run `python dev/answers.py` in web/ and commit src/lib/answers.ts"
+    assert answers["FILE"].read_text("utf-8") == answers["text"](), todo
+    assert answers["typed"]({"type": ["array", "null"], "items": {"type": ["number", "null"]}}) == (
+        "(number | null)[] | null"
+    )
 
 
 @pytest.mark.slow

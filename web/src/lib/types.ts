@@ -1,165 +1,47 @@
-// What the service answers; see regard/explorer for the other side.
+// What the page works with: what the service answers (answers.ts, written from its description), under the page's own
+// names, and more exactly where the page knows more. Offsets are in characters (code points), the end not included.
+
+import type * as answers from "./answers";
+
+export type { Answer, Candidate, Copied, Effects, Kind, Model, Models, Passage, Side, Summary, Token, Tokens } from "./answers";
+export type { Word as Span } from "./answers";
 
 /** "self", "decoder" or "cross", after the name of a tower where there are several; see kinds.ts. */
-export type KindName = string;
+export type KindName = answers.Kind["kind"];
 /** "source", "target", or the name of a tower. */
-export type SideName = string;
-
-export interface Span {
-  text: string;
-  /** Offsets in the side's text, in characters (code points), the end not included. */
-  start: number;
-  end: number;
-}
-
-export interface Token extends Span {
-  /** Index into the side's words; -1 for <s> and </s>. */
-  word: number;
-}
-
-export interface Side {
-  text: string;
-  tokens: Token[];
-  words: Span[];
-}
-
-export interface Kind {
-  kind: KindName;
-  layers: number;
-  heads: number;
-  rows: SideName;
-  columns: SideName;
-  score: string;
-}
-
-export type Task = "translation" | "summarization" | "qa";
-
-export interface Model {
-  name: string;
-  task: Task;
-  architecture: string;
-  parameters: number;
-  /** Of its task. */
-  default: boolean;
-  kinds: Kind[];
-  limit: number;
-}
-
-export interface Models {
-  models: Model[];
-  scores: string[];
-  measures: string[];
-  version: string;
-}
+export type SideName = answers.Kind["rows"];
+export type Task = answers.Model["task"];
+/** Log-probabilities of the target, with all heads and without some. */
+export type Knockout = answers.Without;
 
 export type Link = [source: number, target: number];
 
-export interface Alignment {
-  /** [target words][source words] */
-  weights: number[][];
+export interface Alignment extends Omit<answers.Alignment, "links"> {
   links: Link[];
-  layer: number | null;
-  head: number | null;
-  shift: boolean;
-  aer: number | null;
 }
 
-export interface Trace {
-  id: string;
-  translation: string;
-  model: string;
-  source: Side;
-  target: Side;
+/** A trace of short texts, with its words. */
+export interface Trace extends Omit<answers.Trace, "name" | "source" | "target" | "sides" | "alignment"> {
+  source: answers.Side;
+  target: answers.Side;
   /** Those of towers, by name. */
-  sides?: Record<string, Side>;
-  kinds: Kind[];
+  sides?: Record<string, answers.Side>;
   /** null where there are no words on two sides. */
   alignment: Alignment | null;
-  note: string;
-}
-
-/** A text and its words. */
-export interface Passage {
-  text: string;
-  words: Span[];
-}
-
-/** How likely a word is a copy, and the source word that it then is; null where none of its pieces stands there. */
-export interface Copied {
-  probability: number;
-  position: number | null;
-}
-
-export interface Summary {
-  summary: string;
-  source: Passage;
-  target: Passage;
-  /** [summary words][source words] */
-  attention: number[][];
-  copied: Copied[];
-  score: number;
-  log_prob: number;
-  model: string;
-  note: string;
-}
-
-export interface Candidate extends Span {
-  score: number;
-}
-
-export interface Answer {
-  /** Characters [start, end) of the context; "" and null where the context does not tell. */
-  answer: string;
-  start: number | null;
-  end: number | null;
-  score: number;
-  no_answer: number;
-  candidates: Candidate[];
-  context: Passage;
-  question: Passage;
-  /** [question words][context words] */
-  attention: number[][];
-  model: string;
-  note: string;
 }
 
 /** A trace that was given to the service when it started. */
-export interface Named {
-  id: string;
-  name: string;
-  kinds: (Kind & { queries: number; keys: number })[];
+export interface Named extends answers.Named {
+  kinds: (answers.Kind & { queries: number; keys: number })[];
 }
 
-export interface Row {
-  values: number[];
-  query: number;
-  entropy: number;
-}
+export type Row = Pick<answers.Row, "values" | "query" | "entropy">;
 
 /** One query, one head; S keys. The names are those of regard's QuerySteps. */
-export interface Steps {
-  query_input: number[] | null;
-  key_input: number[] | null;
-  q: number[];
-  k: number[][];
-  v: number[][];
-  products: number[][];
-  similarity: number[];
-  scaled: number[];
-  masked: (number | null)[];
-  weights: number[];
-  weighted: number[][];
-  context: number[];
-  output: number[] | null;
-  recorded: number[] | null;
-  difference: number | null;
-  score: string;
-  counterfactual: boolean;
-  formula: string;
-  /** What the products are the terms of: the part of the formula that is summed before it is scaled. */
-  terms: string;
-  scale: number | null;
-}
+export type Steps = Omit<answers.Steps, "key_inputs" | "added">;
+
+/** What each head is like, [layers][heads]: means over its queries. */
+export type HeadMeasures = Omit<answers.Heads, "queries" | "rows">;
 
 /** Weights as a picture: `values` are [height, width], row by row. */
 export interface Tile {
@@ -167,38 +49,4 @@ export interface Tile {
   height: number;
   width: number;
   exact: boolean;
-}
-
-/** What each head is like, [layers][heads]: means over its queries. */
-export interface HeadMeasures {
-  kind: KindName;
-  layers: number;
-  heads: number;
-  /** In nats. */
-  entropy: number[][];
-  /** How much is looked at the first key. */
-  sink: number[][];
-  /** How far away what is looked at is, in tokens. */
-  distance: number[][];
-}
-
-/** How the target's log-probability changes without each head, [layers][heads]. */
-export interface Effects {
-  kind: KindName;
-  base: number;
-  change: number[][];
-}
-
-export interface Knockout {
-  base: number;
-  log_prob: number;
-  change: number;
-  /** Per target token that is predicted: the second of the target's tokens first. */
-  tokens: number[];
-}
-
-export interface Tokens {
-  tokens: string[];
-  from: number;
-  count: number;
 }
