@@ -122,8 +122,8 @@ def _check_lengths(score: Score, packed: Packed) -> None:
     lengths = None if documents is None else {keys.stop - keys.start for _, keys in documents} - {0}
     if lengths is None or (len(lengths) > 1 and max(lengths) > score.unchanged_up_to):
         raise ValueError(
-            "NTKScaling goes by the length of the sequence, of which packed documents have several: run them one by "
-            "one, or scale with what does not, as YaRNScaling"
+            "NTKScaling depends on the sequence length, and packed documents have several lengths: run them one by "
+            "one, or use a scaling that does not depend on it, such as YaRNScaling"
         )
 
 
@@ -203,8 +203,8 @@ def _formula(term: Term, places: Places, device: torch.device) -> Term:
         return term
     if places.keys is not None and term.fixes_keys:
         raise ValueError(
-            f"{term.name} is known by its formula alone, in which key j stands at j: it takes positions of queries, "
-            "but not of keys (unless it does not look at positions and says so, positional = False)"
+            f"{term.name} only has a dense formula, which assumes key j at position j: it takes positions of queries, "
+            "but not of keys (if it ignores positions, declare positional = False)"
         )
     under = torch.get_autocast_dtype(device.type) if _autocast.is_on(device) else None
     term = replace(term, offset=places.among_keys, autocast=under)

@@ -41,7 +41,9 @@ def pack(queries: Any, keys: Any, values: Any, mask: Mask | Tensor | None, layou
     if not _alike(keys, values, dim):
         raise ValueError("nested keys and values must have the same lengths, sequence by sequence")
     if len(queries) != len(keys):
-        raise ValueError(f"nested queries and keys must be as many sequences, got {len(queries)} and {len(keys)}")
+        raise ValueError(
+            f"nested queries and keys must have the same number of sequences, got {len(queries)} and {len(keys)}"
+        )
     key_offsets = None if _alike(queries, keys, dim) else keys.offsets()
     documents = Documents.known(queries.offsets(), key_offsets)
     packed = tuple(x.values()[None] for x in (queries, keys, values))
@@ -51,14 +53,16 @@ def pack(queries: Any, keys: Any, values: Any, mask: Mask | Tensor | None, layou
 def _check(name: str, x: Any, layout: str, dim: int) -> None:
     if not are_nested(x) or x.layout != torch.jagged:
         kind = type(x).__name__ if not isinstance(x, Tensor) else f"one of layout {x.layout}"
-        raise TypeError(f"query, key and value are nested together, of layout torch.jagged, got {kind} as {name}")
+        raise TypeError(f"query, key and value must all be nested, of layout torch.jagged, got {kind} as {name}")
     if x.ndim != layout.count(",") + 1 or x._ragged_idx != dim:
         raise ValueError(
             f"a nested {name} must be {layout}, the lengths at *, got {x.ndim} dims with the lengths at dim "
             f"{x._ragged_idx}; heads are split off by unflatten(-1, [heads, dim]).transpose(1, 2)"
         )
     if x.lengths() is not None:
-        raise ValueError(f"the nested {name} has gaps between its sequences, as narrow() leaves: write .contiguous()")
+        raise ValueError(
+            f"the nested {name} has gaps between its sequences, such as narrow() leaves; call .contiguous()"
+        )
 
 
 def _alike(a: Any, b: Any, dim: int) -> bool:
@@ -74,8 +78,8 @@ def _by_distance(mask: Mask | Tensor) -> Mask:
     for leaf in _leaves(mask):
         if type(leaf) not in (Causal, Window):
             raise ValueError(
-                "nested sequences have their own lengths, and a mask besides says how far a query sees: Causal(), "
-                f"Window() and what &, | and ~ make of them, got {leaf}"
+                "nested sequences have their own lengths; a mask for them is made of Causal(), "
+                f"Window() and their combinations by &, | and ~, got {leaf}"
             )
     return mask
 

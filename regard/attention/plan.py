@@ -111,9 +111,9 @@ def _refuses(name: str, problem: Problem) -> str | None:
     if name not in TRACED and not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None:
         return "torch.jit.trace would keep the sizes of this call in the program"
     if problem.terms.formulas and name not in FORMULAS:
-        return f"{problem.terms.formulas[0].name} is known by its dense formula alone"
+        return f"{problem.terms.formulas[0].name} only has a dense formula"
     if name not in VISIBLE and (mask := unknown(problem.mask)) is not None:
-        return f"the mask {mask} is known by `visible` alone"
+        return f"the mask {mask} only has `visible`"
     return KERNELS[name].refuses(problem)
 
 
@@ -185,10 +185,10 @@ def _known(p: Problem, name: str) -> tuple[Mask, str]:
     lead = p.mask.visible(rows[:1], positions[:, :1], cols[:1]).shape[:2]
     size = lead.numel() * p.queries * p.keys
     if p.rows is not None or not p.queries or not p.keys or size > sdpa.MASK_BYTES:
-        return p.mask, f"the mask {name} is known by `visible` alone, which is asked about each tile"
+        return p.mask, f"the mask {name} only has `visible`, which is called for each tile"
     seen = p.mask.visible(rows, positions, cols).expand(*lead, p.queries, p.keys)
     booleans = "booleans" if torch.compiler.is_compiling() else f"{_size(size)} of booleans"
-    return Dense(seen), f"the mask {name} is known by `visible` alone, which is asked once: {booleans}"
+    return Dense(seen), f"the mask {name} only has `visible`, which is called once: {booleans}"
 
 
 @dataclass(frozen=True)

@@ -47,14 +47,14 @@ def places_of(
         return Places(start[:, None] if isinstance(start, Tensor) else start, None, start)
     if isinstance(offset, Tensor) or offset != 0:
         what = "positions=" if packed is None else "Documents.packed"
-        raise ValueError(f"{what} says where queries stand, and so does offset={_told(offset)}; give one of them")
+        raise ValueError(f"{what} sets the positions of queries, and so does offset={_told(offset)}; give one of them")
     if packed is None:
         assert positions is not None
         return _given(positions, shape)
     if positions is not None:
         raise ValueError(
-            "Documents.packed restarts positions in each document, and positions= was given besides; Documents(ids) "
-            "goes with positions="
+            "Documents.packed restarts positions in each document, and positions= was also given; use Documents(ids) "
+            "with positions="
         )
     return _packed(packed, shape, lowered)
 
@@ -73,8 +73,8 @@ def _given(positions: Positions, shape: Shape) -> Places:
     if isinstance(positions, Tensor):
         if shape.queries != shape.keys:
             raise ValueError(
-                f"one tensor of positions is for queries and keys alike, but there are {shape.queries} queries and "
-                f"{shape.keys} keys: give a pair (of queries, of keys), None for those that stand at their own index"
+                f"one tensor of positions applies to queries and keys, but there are {shape.queries} queries and "
+                f"{shape.keys} keys: give a pair (of queries, of keys), None for a side whose positions are its indices"
             )
         positions = positions, positions
     expected = "positions must be a tensor or a pair (of queries, of keys)"

@@ -144,7 +144,7 @@ def sources_drawn(summary: Summary) -> list[str]:
         f"[{_shown(word)}]" if c.probability >= 0.5 else _shown(word)
         for word, c in zip(summary.words, summary.copied, strict=True)
     ]
-    legend = "[copied]  looked at: ▁ a little … █ most"
+    legend = "[copied]  attention: ▁ least … █ most"
     return ["", *_wrapped(own), "", *_wrapped(words), "", legend, ""]
 
 
@@ -222,7 +222,7 @@ def _heatmap(path: Path, values: Tensor, rows: list[str], columns: list[str], ke
     order = sorted(range(len(columns)), key=lambda i: (i not in kept, -float(values[:, i].max())))
     some = sorted(order[:DRAWN])
     more = len(columns) - len(some)
-    heading = f"{more:,} words that are looked at less are left out" if more else None
+    heading = f"{more:,} words with less attention are left out" if more else None
     save(heatmap(values[:, some], rows, [columns[i] for i in some], names=(name, "text"), heading=heading), path)
 
 

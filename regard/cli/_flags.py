@@ -15,21 +15,21 @@ DEFAULT_MODEL = "en-fr-small"  # the model that is used where none is named
 
 Model = Annotated[str, Flag("A model folder, or the name of a bundled model.", "-m")]
 Device = Annotated[str | None, Flag("cpu or cuda; by default the GPU if there is one.")]
-Int8 = Annotated[bool, Flag("Compute in 8 bits, on a CPU: faster, rarely another word.")]
-EngineName = Annotated[str, Flag("What runs the model: torch or ctranslate2.")]
+Int8 = Annotated[bool, Flag("Compute in 8 bits, on a CPU: faster, rarely changes a word.")]
+EngineName = Annotated[str, Flag("Engine that runs the model: torch or ctranslate2.")]
 OwnBeam = Annotated[
     int | None,
-    Flag("Hypotheses kept open, mostly 5; 1 is greedy.", "-b", least=1, hidden=True),
+    Flag("Beam size, usually 5; 1 is greedy.", "-b", least=1, hidden=True),
 ]
-BatchTokens = Annotated[int, Flag("Source subwords read at once, padding included.", least=1)]
-OutFile = Annotated[Path | None, Flag("Write here, all of it or nothing.", "-o")]
+BatchTokens = Annotated[int, Flag("Source subwords per batch, padding included.", least=1)]
+OutFile = Annotated[Path | None, Flag("Output file, written whole or not at all.", "-o")]
 Strict = Annotated[bool, Flag("Stop at the first line that cannot be used.")]
 Layer = Annotated[str | None, Flag("Decoder layer whose attention is read, from 0, or mean: the average of all.")]
 Kind = Annotated[
     str | None,
-    Flag("What --html opens with: cross (the words of both sides), self (the source's) or decoder."),
+    Flag("Attention that --html shows first: cross (source and target), self (source) or decoder."),
 ]
-Head = Annotated[str | None, Flag("One head of it, from 0, or mean: the average of all.")]
+Head = Annotated[str | None, Flag("Head of that layer, from 0, or mean: the average of all.")]
 
 
 def load_translator(name: str, device: str | None, int8: bool, engine: str) -> Translator:
@@ -54,4 +54,4 @@ def can_draw(path: Path | None) -> None:
     need()
     suffix_of(path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent} to draw it into")
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent} to write the figure to")

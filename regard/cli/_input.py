@@ -18,7 +18,7 @@ def lines_given(text: list[str] | None, input: list[Path] | None) -> Iterable[Li
     if text:
         for name in text:
             if os.path.isfile(name):
-                say(f"{name} is taken as text; for what is in the file of that name, write --input {name}")
+                say(f"{name} is translated as text; to translate the file of that name, write --input {name}")
         return [Line(f"argument {i}", line) for i, line in enumerate("\n".join(text).split("\n"), 1)]
     return chain.from_iterable(lines_of(path) for path in _files(input))
 

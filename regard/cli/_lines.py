@@ -121,7 +121,7 @@ def paired(sources: Sequence[Line], targets: Sequence[Line], names: tuple[str, s
     """Line i of one with line i of the other."""
     if len(sources) != len(targets):
         raise ValueError(
-            f"{names[0]} has {len(sources):,} lines, {names[1]} {len(targets):,}: expected as many; "
+            f"{names[0]} has {len(sources):,} lines, {names[1]} {len(targets):,}: expected the same number; "
             "line i of one belongs to line i of the other"
         )
     both = zip(sources, targets, strict=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from regard.tasks.translation.translator import Translator
 
 METHODS = ("grow-diag-final-and", "intersection", "union")
-Shift = Annotated[bool | None, Flag("Read a word's row where it is the decoder's input.", off="--no-shift")]
+Shift = Annotated[bool | None, Flag("Read a word's attention at the step that receives it as input.", off="--no-shift")]
 
 
 def align(
@@ -39,19 +39,19 @@ def align(
     target: Annotated[Path | None, Flag("Target lines.")] = None,
     *,
     model: Model = DEFAULT_MODEL,
-    reverse: Annotated[str | None, Flag("A model from target to source: both ways are made one.")] = None,
-    statistical: Annotated[bool, Flag("By counting in these pairs, no model.")] = False,
+    reverse: Annotated[str | None, Flag("A model from target to source; the directions are combined.")] = None,
+    statistical: Annotated[bool, Flag("Align by counting in these pairs, without a model.")] = False,
     symmetrize: Annotated[str, Flag(f"How: {', '.join(METHODS)}.")] = METHODS[0],
     layer: Layer = None,
     head: Head = None,
     shift: Shift = None,
-    mutual: Annotated[bool, Flag("Only links that are the most of both their words.")] = False,
+    mutual: Annotated[bool, Flag("Only links that are the strongest of both their words.")] = False,
     threshold: Annotated[
         float | None,
-        Flag("The least weight of a link; with --mutual, its share of both words.", least=0, most=1),
+        Flag("Minimum weight of a link; with --mutual, its share of both words.", least=0, most=1),
     ] = None,
-    gold: Annotated[Path | None, Flag("Pharaoh lines to compare with: prints AER on stderr.")] = None,
-    gold_base: Annotated[int, Flag("What words are counted from in --gold.", least=0, most=1)] = 0,
+    gold: Annotated[Path | None, Flag("Gold links in Pharaoh format; prints AER on stderr.")] = None,
+    gold_base: Annotated[int, Flag("Number of the first word in --gold: 0 or 1.", least=0, most=1)] = 0,
     output: OutFile = None,
     show: Annotated[bool, Flag("Draw each alignment in the terminal.")] = False,
     batch_tokens: BatchTokens = 1024,
@@ -102,7 +102,7 @@ def align(
         import regard.align as words
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
-        raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected as many")
+        raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected the same number")
     look: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head), "shift": shift}
     which: dict[str, Any] = {"mutual": mutual, "threshold": threshold}
     how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}

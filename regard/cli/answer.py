@@ -17,19 +17,17 @@ from regard.common.start import starting
 def answer(
     question: Annotated[list[str] | None, Flag("Questions; else --input, else stdin.", metavar="QUESTION")] = None,
     *,
-    model: Annotated[str, Flag("A folder that `regard train --task qa` left.", "-m")],
+    model: Annotated[str, Flag("A model folder of `regard train --task qa`.", "-m")],
     context: Annotated[Path, Flag("The text to find answers in; - is stdin.", "-c")],
     input: Annotated[Path | None, Flag("A file of questions, one per line.", "-i")] = None,
     output: OutFile = None,
-    n_best: Annotated[int, Flag("Print so many: number ||| text ||| place ||| score.", least=1)] = 1,
-    max_answer: Annotated[int | None, Flag("Subwords of an answer at most.", least=1)] = None,
-    always: Annotated[
-        bool | None, Flag("May the answer be none? By default as it was taught.", off="--or-none")
-    ] = None,
-    as_json: Annotated[bool, Flag("A JSON object per question, with places.", "--json")] = False,
-    show: Annotated[bool, Flag("Draw the words around it, and what was looked at.")] = False,
-    plot: Annotated[Path | None, Flag("Draw what the first looked at as .svg, .png or .pdf.")] = None,
-    batch_tokens: Annotated[int, Flag("Subwords read at once, padding included.", least=1)] = 8192,
+    n_best: Annotated[int, Flag("Print this many: number ||| text ||| position ||| score.", least=1)] = 1,
+    max_answer: Annotated[int | None, Flag("Maximum subwords of an answer.", least=1)] = None,
+    always: Annotated[bool | None, Flag('Allow "no answer"; by default as in training.', off="--or-none")] = None,
+    as_json: Annotated[bool, Flag("Print a JSON object per question, with positions.", "--json")] = False,
+    show: Annotated[bool, Flag("Draw the words around the answer, and the attention.")] = False,
+    plot: Annotated[Path | None, Flag("Draw the first one's attention as .svg, .png or .pdf.")] = None,
+    batch_tokens: Annotated[int, Flag("Subwords per batch, padding included.", least=1)] = 8192,
     device: Device = None,
     strict: Strict = False,
 ) -> None:
@@ -67,7 +65,7 @@ def answer(
             one = found[i] if i in found else Answer(problem=line.problem)
             if one.problem and strict:
                 raise ValueError(f"{line.where}: {one.problem}")
-            if hint := one.problem or one.note or ("" if one.text else "the text does not tell"):
+            if hint := one.problem or one.note or ("" if one.text else "no answer in the text"):
                 say(f"{line.where}: {hint}")
             row = [json.dumps(as_object(line.text, one), ensure_ascii=False)] if as_json else None
             writer.write(row or told(one, i if n_best > 1 else None))

@@ -20,8 +20,8 @@ def evaluate(
     options: Options,
     outputs: Annotated[list[Path] | None, Flag("Files of translations.", metavar="OUTPUT")] = None,
     *,
-    reference: Annotated[Path | None, Flag("What they should have been.", "-r")] = None,
-    source: Annotated[Path | None, Flag("What --model is to translate.", "-s")] = None,
+    reference: Annotated[Path | None, Flag("Reference translations.", "-r")] = None,
+    source: Annotated[Path | None, Flag("Source text for --model.", "-s")] = None,
     model: Annotated[list[str] | None, Flag("Translate --source with this, not the bundled model.", "-m")] = None,
     documents: Annotated[
         Path | None, Flag("Summarize these with --model: JSON lines with documents and summaries.")
@@ -29,10 +29,10 @@ def evaluate(
     keys: Annotated[tuple[str, str], Flag("The keys of --documents.")] = ("document", "summary"),
     questions: Annotated[Path | None, Flag("Answer these with --model: SQuAD's JSON, JSON lines or TSV.")] = None,
     tokenize: Annotated[str, Flag("sacrebleu's tokenizer; none for tokenized text.")] = "13a",
-    lowercase: Annotated[bool, Flag("Case does not count.")] = False,
+    lowercase: Annotated[bool, Flag("Ignore case.")] = False,
     smooth: Annotated[str, Flag("BLEU's smoothing: exp, floor, add-k or none.")] = "exp",
-    bootstrap: Annotated[int, Flag("Compare with the first by so many paired draws.", least=0)] = 0,
-    seed: Annotated[int, Flag("The same seed draws the same.")] = 12345,
+    bootstrap: Annotated[int, Flag("Compare with the first, with this many paired samples.", least=0)] = 0,
+    seed: Annotated[int, Flag("The same seed gives the same samples.")] = 12345,
     beam: OwnBeam = None,
     batch_tokens: BatchTokens = 1024,
     engine: EngineName = "torch",
@@ -63,16 +63,16 @@ def evaluate(
     if idle := options.among("keys"):
         raise ValueError(f"{idle}: for --documents, which were not given")
     if reference is None:
-        raise ValueError("give --reference, what the translations should have been")
+        raise ValueError("give --reference, the reference translations")
     from regard.evaluate.bleu import compare, evaluate
 
     if source is None and (model or not outputs):
-        raise ValueError("give files of translations, or --source to make them of, with --model or the bundled model")
+        raise ValueError("give files of translations, or --source to translate, with --model or the bundled model")
     model = [] if source is None else model or [DEFAULT_MODEL]
     if not model and (idle := options.among("beam", "batch_tokens", "engine", "device", "int8")):
         raise ValueError(f"{idle}: for a --model that translates; files of translations are taken as they are")
     if not bootstrap and (idle := options.among("seed")):
-        raise ValueError(f"{idle}: for --bootstrap, which draws; nothing else does")
+        raise ValueError(f"{idle}: only --bootstrap uses it")
     if bootstrap and len(outputs or []) + len(model) < 2:
         raise ValueError("--bootstrap compares with the first output: give two or more files or models")
     names = [*map(str, outputs or []), *model]
@@ -89,7 +89,7 @@ def evaluate(
             named[name] = [found.text for found in done]
     for name, found in named.items():
         if len(found) != len(wanted):
-            raise ValueError(f"{name} has {len(found):,} lines, {reference} {len(wanted):,}: expected as many")
+            raise ValueError(f"{name} has {len(found):,} lines, {reference} {len(wanted):,}: expected the same number")
     how: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "smooth": smooth}
     report: list[dict[str, Any]] = []
     for name, found in named.items():
@@ -111,7 +111,7 @@ def _other_tasks(
 ) -> list[dict[str, Any]]:
     """The report on summarizers or readers."""
     if not models:
-        raise ValueError("give the --model to be measured")
+        raise ValueError("give the --model to evaluate")
     if documents is None and questions is not None:
         return [{"name": name, "scores": _answers(questions, name, device)} for name in models]
     if documents is None or questions is not None:

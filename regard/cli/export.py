@@ -13,9 +13,9 @@ from regard.common.start import starting
 def export(
     *,
     model: Model = DEFAULT_MODEL,
-    out: Annotated[Path, Flag("A new folder; it appears when it is whole.", "-o")],
+    out: Annotated[Path, Flag("A new folder, written whole or not at all.", "-o")],
     format: Annotated[str, Flag("For whom: ctranslate2.", "-f")] = "ctranslate2",
-    positions: Annotated[int | None, Flag("Subwords a sentence may have, for sinusoidal positions.", least=1)] = None,
+    positions: Annotated[int | None, Flag("Maximum subwords of a sentence, for sinusoidal positions.", least=1)] = None,
 ) -> None:
     """Write a model for another program, with the same weights.
 

@@ -11,10 +11,10 @@ from regard.cli._parser import Flag
 from regard.common.start import starting
 
 Models = Annotated[list[str] | None, Flag("A model folder of any task; may be repeated.", "-m")]
-Traces = Annotated[list[Path] | None, Flag("A file of trace.save; may be repeated. Then no model is needed.")]
-Host = Annotated[str, Flag("Address to listen on; 127.0.0.1 is for this machine alone.")]
-Port = Annotated[int | None, Flag("By default 8000, or the next that is free.", least=0, most=65535)]
-AllowHost = Annotated[list[str] | None, Flag("Another name that the server answers to; may be repeated.")]
+Traces = Annotated[list[Path] | None, Flag("A file of trace.save; may be repeated; needs no model.")]
+Host = Annotated[str, Flag("Address to listen on; 127.0.0.1: this machine only.")]
+Port = Annotated[int | None, Flag("By default 8000, or the next free port.", least=0, most=65535)]
+AllowHost = Annotated[list[str] | None, Flag("Another host name to accept; may be repeated.")]
 
 
 def serve(

@@ -17,11 +17,11 @@ SEARCH = Fields(
     "search",
     SummarySearch,
     {
-        "beam": Flag("Hypotheses kept open; 1 is greedy.", "-b", least=1),
+        "beam": Flag("Beam size; 1 is greedy.", "-b", least=1),
         "min_length": Flag("Subwords at least.", least=0),
         "max_length": Flag("Subwords at most.", least=1),
-        "length_penalty": Flag("α of Σ log p / lengthᵅ: more is longer."),
-        "no_repeat": Flag("No run of so many subwords comes twice; 0: it may.", least=0),
+        "length_penalty": Flag("α of Σ log p / lengthᵅ; larger is longer."),
+        "no_repeat": Flag("No sequence of this many subwords occurs twice; 0: off.", least=0),
     },
 )
 
@@ -34,10 +34,10 @@ def summarize(
     by_line: Annotated[bool, Flag("Each line of the input is a document.", "--lines")] = False,
     key: Annotated[str | None, Flag("The input is JSON lines with documents under this key.")] = None,
     output: OutFile = None,
-    length: Annotated[int | None, Flag("Words that a summary should have, about.", least=1)] = None,
-    consensus: Annotated[int, Flag("Draw so many more, and take what is most like all.", least=0)] = 0,
-    show: Annotated[bool, Flag("Draw what was looked at and copied.")] = False,
-    plot: Annotated[Path | None, Flag("Draw that of the first one as .svg, .png or .pdf.")] = None,
+    length: Annotated[int | None, Flag("Approximate length of a summary, in words.", least=1)] = None,
+    consensus: Annotated[int, Flag("Sample this many more; take the most similar to all.", least=0)] = 0,
+    show: Annotated[bool, Flag("Draw the attention and the copied words.")] = False,
+    plot: Annotated[Path | None, Flag("Draw the first summary's attention as .svg, .png or .pdf.")] = None,
     batch_tokens: BatchTokens = 4096,
     device: Device = None,
     int8: Int8 = False,
@@ -77,6 +77,6 @@ def summarize(
                         plot = None  # the first one only
                 writer.flush()
         if not job.count:
-            raise ValueError("there are no documents: what was given is empty")
+            raise ValueError("there are no documents: the input is empty")
         if job.bad == job.count:
             raise SystemExit(2)  # within the writer, so that a file of before stays

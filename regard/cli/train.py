@@ -20,16 +20,16 @@ from regard.tasks import TASKS, work
 if TYPE_CHECKING:
     from regard.tasks.base.run import Work
 
-PRESET = "laptop: a small model in five to ten minutes on a CPU; any flag beside it counts"
+PRESET = "laptop: a small model in five to ten minutes on a CPU; other flags override it"
 NOTES = """
-What is not given is fitted to the size of the corpus; model/config.toml tells what was chosen. Started again after it
-was killed, the same command goes on where the last checkpoint stands. --config and --set take every setting, by the
-names of config.toml."""
+Settings that you leave out are fitted to the size of the corpus; model/config.toml records them. If training is killed,
+the same command resumes it from the last checkpoint. --config and --set accept every setting, with the names of
+config.toml."""
 CORPUS, TABLES = 8000, ("subwords", "training")  # pairs of the corpus that --help tells presets for
-TASK = Flag("what is learned; each has its own --help", choices=TASKS)
+TASK = Flag("what to train; each task has its own --help", choices=TASKS)
 # The settings that are asked for most, by table and key.
 FLAGS = {
-    "data.held_out": "pairs of the training data to validate on; else one in 20, at most 1,000",
+    "data.held_out": "training pairs to hold out for validation; by default one in 20, at most 1,000",
     "subwords.vocab_size": "subwords to learn, both sides together",
     "model.kind": "what to train",
     "model.dim": "width",
@@ -37,17 +37,17 @@ FLAGS = {
     "model.heads": "attention heads",
     "model.encoder_layers": "layers that read",
     "model.decoder_layers": "layers that write",
-    "model.dropout": "share of units left out",
-    "training.start": "a trained model to begin with, and to go on from with other pairs",
+    "model.dropout": "dropout rate",
+    "training.start": "a trained model to start from: fine-tune it on other pairs",
     "training.updates": "steps of the optimizer",
-    "training.tokens": "subwords of an update, both sides",
+    "training.tokens": "subwords per update, both sides",
     "training.lr": "highest learning rate",
-    "training.warmup": "updates until it is reached",
+    "training.warmup": "updates until that peak is reached",
     "training.schedule": "how it falls",
     "training.smoothing": "label smoothing",
     "training.rdrop": "weight of R-Drop",
-    "training.valid_every": "updates between validations; else they take at most a tenth of the time",
-    "training.patience": "validations without progress that end training; 0: never",
+    "training.valid_every": "updates between validations; by default they take at most a tenth of the time",
+    "training.patience": "validations without improvement that stop training; 0: never",
     "training.seed": "the same seed trains the same model",
     "training.device": "auto, cpu or cuda",
     "training.precision": "auto is bfloat16 on a GPU",
@@ -58,9 +58,9 @@ FLAGS = {
 def train(
     *,
     task: Annotated[str, TASK] = "translation",
-    out: Annotated[str, Flag("the model folder to make", metavar="FOLDER")],
+    out: Annotated[str, Flag("the model folder to write", metavar="FOLDER")],
     store: Annotated[Literal["float32", "float16", "int8"], Flag("weights as stored")] = "float32",
-    keep_checkpoints: Annotated[bool, Flag("leave them in the folder")] = False,
+    keep_checkpoints: Annotated[bool, Flag("do not delete them at the end")] = False,
     config: Annotated[
         str | None, Flag("settings: [data], [subwords], [model], [training]", metavar="FILE.toml")
     ] = None,
@@ -174,15 +174,15 @@ def resumed(out: str) -> str:
 
     last = last_checkpoint(Path(out))
     if last is None:
-        return "there is no checkpoint yet: the same command begins anew"
-    return f"the same command goes on from the last checkpoint, of update {last:,}"
+        return "there is no checkpoint yet: the same command starts from the beginning"
+    return f"the same command resumes from the last checkpoint, of update {last:,}"
 
 
 def no_memory(error: str, training: Mapping[str, Any], again: str) -> str:
     """What can be done about it: the same update fits in smaller batches."""
     batches = 2 * int(training.get("accumulate", 1))
     return (
-        f"{error.split('. ')[0]}. If other programs take its memory, end them: {again}. Else begin in another "
-        f"folder with --set training.accumulate={batches}, which makes each update of smaller batches and learns the "
-        "same"
+        f"{error.split('. ')[0]}. If other programs use its memory, end them: {again}. Otherwise start in another "
+        f"folder with --set training.accumulate={batches}: it splits each update into smaller batches, with the same "
+        "result"
     )

@@ -33,15 +33,15 @@ SEARCH = Fields(
     "search, as the model's folder says unless given",
     Search,
     {
-        "beam": Flag("Hypotheses kept open, mostly 5; 1 is greedy.", "-b", least=1, hidden=True),
-        "length_penalty": Flag("α of Σ log p / lengthᵅ, by which they are ranked; mostly 1.", hidden=True),
+        "beam": Flag("Beam size, usually 5; 1 is greedy.", "-b", least=1, hidden=True),
+        "length_penalty": Flag("α of Σ log p / lengthᵅ, the ranking score; usually 1.", hidden=True),
         "min_length": Flag("Subwords at least.", least=0),
-        "max_length": Flag("Subwords at most; default 2 × source + 10.", least=1),
-        "sample": Flag("Draw from the model instead of searching."),
+        "max_length": Flag("Maximum subwords; default 2 × source + 10.", least=1),
+        "sample": Flag("Sample from the model instead of searching."),
         "temperature": Flag("Below 1 sharpens, above 1 flattens; with --sample."),
-        "top_k": Flag("Draw among the k likeliest; with --sample.", least=1),
-        "top_p": Flag("… among the fewest that hold p of it; with --sample."),
-        "seed": Flag("The same seed draws the same; with --sample."),
+        "top_k": Flag("Sample among the k most likely; with --sample.", least=1),
+        "top_p": Flag("… among the fewest with total probability p; with --sample."),
+        "seed": Flag("The same seed gives the same samples; with --sample."),
     },
 )
 DRAWING = {"temperature", "top_k", "top_p", "seed"}
@@ -54,25 +54,25 @@ def translate(
     model: Model = DEFAULT_MODEL,
     input: Annotated[list[Path] | None, Flag("A file of lines; - is stdin.", "-i")] = None,
     output: OutFile = None,
-    nbest: Annotated[int, Flag("Print so many per line: number ||| text ||| score.", least=1)] = Search.nbest,
-    any_word: Annotated[bool, Flag("Not only the words that the model's lexicon knows, if it has one.")] = False,
+    nbest: Annotated[int, Flag("Print this many per line: number ||| text ||| score.", least=1)] = Search.nbest,
+    any_word: Annotated[bool, Flag("Allow words that are not in the model's lexicon.")] = False,
     protect: Annotated[
         list[str] | None,
-        Flag("What matches comes back as it is, as URLs, tags, emoji, … do; repeatable.", metavar="REGEX"),
+        Flag("Protect what matches, like URLs, tags, emoji, …; repeatable.", metavar="REGEX"),
     ] = None,
     no_protect: Annotated[bool, Flag("Translate these too.")] = False,
     prefix: Annotated[str, Flag("Every translation starts with this text.")] = "",
-    score: Annotated[Path | None, Flag("Translate nothing: print log p of this file's lines.")] = None,
+    score: Annotated[Path | None, Flag("Do not translate: print log p of this file's lines.")] = None,
     alignment: Annotated[bool, Flag("Add ||| and word links: 0-0 1-2 …")] = False,
     show: Annotated[bool, Flag("Draw the word alignment in the terminal.")] = False,
-    plot: Annotated[Path | None, Flag("Draw that of the first line as .svg, .png or .pdf.")] = None,
-    html: Annotated[Path | None, Flag("Write that of the first line as a page of its own.")] = None,
+    plot: Annotated[Path | None, Flag("Draw the first line's alignment as .svg, .png or .pdf.")] = None,
+    html: Annotated[Path | None, Flag("Write the first line's attention as an HTML page.")] = None,
     kind: Kind = None,
     layer: Layer = None,
     head: Head = None,
     batch_tokens: BatchTokens = 1024,
     engine: EngineName = "torch",
-    window: Annotated[int, Flag("Lines read at a time; 1 answers each at once.", least=1)] = 10_000,
+    window: Annotated[int, Flag("Lines read at a time; 1 answers each immediately.", least=1)] = 10_000,
     device: Device = None,
     int8: Int8 = False,
     strict: Strict = False,
@@ -102,7 +102,7 @@ def translate(
     """
     sample, drawing = "sample" in search, search.keys() & DRAWING
     if drawing and not sample:
-        raise ValueError("--temperature, --top-k, --top-p and --seed are for drawing: add --sample")
+        raise ValueError("--temperature, --top-k, --top-p and --seed are for sampling: add --sample")
     search |= {
         "nbest": nbest,
         "known_words": False if any_word else None,
@@ -121,16 +121,16 @@ def translate(
     ):
         raise ValueError(f"--score translates nothing: leave out {idle}")
     if sample and (idle := options.among("beam", "length_penalty")):
-        raise ValueError(f"--sample draws and does not search: leave out {idle}")
+        raise ValueError(f"--sample samples instead of searching: leave out {idle}")
     if not looked and (layer is not None or head is not None):
-        raise ValueError("--layer and --head say what is shown: add --alignment, --show, --plot or --html")
+        raise ValueError("--layer and --head choose the attention shown: add --alignment, --show, --plot or --html")
     if kind not in (None, *KINDS):
         raise ValueError(f"--kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     if kind is not None and html is None:
-        raise ValueError("--kind says what a page opens with: add --html")
+        raise ValueError("--kind chooses what --html shows first: add --html")
     of_words = kind in (None, "cross")
     if not of_words and (layer or head) and (idle := options.among("alignment", "show", "plot")):
-        raise ValueError(f"--layer and --head are of --kind {kind}, and words are linked by cross: leave out {idle}")
+        raise ValueError(f"--layer and --head are of --kind {kind}, and word links need cross: leave out {idle}")
     if html is not None and layer == "mean":
         raise ValueError("--html shows one layer at a time: leave --layer out, or give its number")
     if protect and no_protect:

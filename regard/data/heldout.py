@@ -70,9 +70,9 @@ def hold_out(readers: Sequence[Reader], count: int | None = None) -> Split:
     valid, gone = chosen(pairs, default(len(pairs)) if count is None else count)
     if valid.sum() < (FEWEST if count is None else 1):
         return Split(list(readers), [])
-    told = f"held out to validate on: {valid.sum():,} of {len(pairs):,} pairs"
+    told = f"held out for validation: {valid.sum():,} of {len(pairs):,} pairs"
     if gone.any():
-        told += f"; {gone.sum():,} more are left out, which share a sentence with one of them"
+        told += f"; {gone.sum():,} more share a sentence with one of them and are not used"
     cuts = np.cumsum([0, *map(len, keys)])
     parts = [(reader, slice(a, b)) for reader, a, b in zip(readers, cuts[:-1], cuts[1:], strict=True)]
     training: list[Reader] = [_portion(reader, ~(valid | gone)[cut], "", reader.weight) for reader, cut in parts]

@@ -76,7 +76,7 @@ class Files:
         if counts[0] != counts[1]:
             raise ValueError(
                 f"{self.source} has {counts[0]:,} lines, {self.target} {counts[1]:,}: "
-                "expected as many; line i of one is a translation of line i of the other"
+                "expected the same number; line i of one is a translation of line i of the other"
             )
 
 
@@ -208,7 +208,9 @@ def sifted(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[
             yield row
             continue
         if bad == "raise":
-            raise ValueError(f'{row}; mend it, or skip bad lines: bad="skip", in a command --set data.bad=skip')
+            raise ValueError(
+                f'{row}; correct it, or skip bad lines: bad="skip", on the command line --set data.bad=skip'
+            )
         report.bad[row.kind] += 1
         if len(report.shown) < SHOWN:
             report.shown.append(str(row))

@@ -101,8 +101,8 @@ class NoProbabilities(ValueError):
 
     def __init__(self, name: str = "the model") -> None:
         super().__init__(
-            f"{name} gives no probabilities (NaN, or 0 for all that may come): its weights are damaged, or its numbers "
-            "overflow"
+            f"{name} gives no probabilities (NaN, or 0 for every allowed token): its weights are damaged, or its "
+            "numbers overflow"
         )
 
 

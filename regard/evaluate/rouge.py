@@ -17,7 +17,7 @@ def rouge(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ModuleNotFoundError as error:
-        why = 'ROUGE is counted by the package rouge-score, which is not installed: pip install "regard[rouge]"'
+        why = 'ROUGE is computed by the package rouge-score, which is not installed: pip install "regard[rouge]"'
         raise ModuleNotFoundError(why) from error
 
     if len(outputs) != len(references) or not outputs:

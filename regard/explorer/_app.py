@@ -35,7 +35,7 @@ from regard.trace import wanted
 
 Handler = Callable[[Arguments], Awaitable[Response]]
 
-GONE = "this trace is gone: send the sentence again"
+GONE = "this trace has expired: send the sentence again"
 RERUN = None  # the key of work that is not a batch of texts: calls, each for itself
 
 
@@ -251,7 +251,7 @@ class Service:
 
 def _check_words(where: str, text: str, most: int) -> None:
     if (words := len(text.split())) > most:
-        raise Invalid(f"{where}: {words:,} words, and the most is {most:,}")
+        raise Invalid(f"{where}: {words:,} words; the maximum is {most:,}")
 
 
 def _each(_: object, calls: list[Callable[[], Any]]) -> list[Any]:

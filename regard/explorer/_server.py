@@ -64,7 +64,7 @@ def start(
         say(f"{'the explorer' if with_page else 'the service'} is at {address} (Ctrl-C stops it)")
         asyncio.run(server.serve(sockets=[listener]))
         if name := made.service.working():
-            say(f"stopped; the {name} thread was still at work, and is left")
+            say(f"stopped; the {name} thread was still busy, and was abandoned")
             sys.stderr.flush()
             os._exit(0)  # an interpreter that ends around native code which still runs may crash
         say("stopped")

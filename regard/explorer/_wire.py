@@ -44,7 +44,7 @@ async def body(request: Request, limits: ServiceLimits, *, document: bool = Fals
         raise HTTPException(415, "expected Content-Type: application/json")
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:12]) > most:
-        raise HTTPException(413, f"the request's body is too large: the most is {most:,} bytes")
+        raise HTTPException(413, f"the request's body is too large: the maximum is {most:,} bytes")
     try:
         content = await asyncio.wait_for(_read(request, most), limits.body)
     except asyncio.TimeoutError:
@@ -62,7 +62,7 @@ async def _read(request: Request, limit: int) -> bytes:
     async for chunk in request.stream():
         content += chunk
         if len(content) > limit:
-            raise HTTPException(413, f"the request's body is too large: the most is {limit:,} bytes")
+            raise HTTPException(413, f"the request's body is too large: the maximum is {limit:,} bytes")
     return bytes(content)
 
 
@@ -124,10 +124,10 @@ def refused(error: Exception) -> Response:
         logger.error("%s", error)
         return to_json({"error": str(error)}, 500)
     logger.error("a request failed", exc_info=error)
-    return to_json({"error": "something went wrong in the service; its log tells more"}, 500)
+    return to_json({"error": "internal error; the service's log has the details"}, 500)
 
 
 def no_route(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = {404: "there is nothing here; /api/openapi.json tells what there is", 405: "not with this method"}
+    text = {404: "there is nothing here; /api/openapi.json lists the addresses", 405: "this method is not allowed here"}
     return to_json({"error": text.get(error.status_code, error.detail)}, error.status_code, error.headers)

@@ -23,7 +23,7 @@ SHOWN = 4096  # tokens of a side that is told whole, keys of steps, tokens told 
 FOUND = 1000  # places that a search tells
 ALL, LOOKED = 1024, 256  # queries that a head is measured by: all up to so many; of more, so many
 
-_NO_MODEL = "this trace has no model to run again without a head, and no target to be likely: translate a sentence"
+_NO_MODEL = "this trace has no model to run again without a head, and no target to score: translate a sentence"
 
 
 class Unable(Exception):
@@ -122,13 +122,13 @@ class Answers:
             every = self._labels(kind, side).tokens
         end = min(len(every), first + SHOWN) if end is None else min(end, len(every))
         if end - first > SHOWN:
-            raise Invalid(f"from and to: {end - first:,} tokens, and the most at once is {SHOWN:,}")
+            raise Invalid(f"from and to: {end - first:,} tokens; the maximum per request is {SHOWN:,}")
         return {"tokens": every[first:end], "from": first, "count": len(every)}
 
     def search(self, *, kind: str, side: str, text: str) -> dict[str, Any]:
         """Where a text is: the index of the token that each place begins with."""
         if not text.strip():
-            raise Invalid("text: it is empty, so there is nothing to look for")
+            raise Invalid("text: it is empty, so there is nothing to search for")
         with asked():
             matches, more = self._labels(kind, side).search(text, FOUND)
         return {"matches": matches, "more": more}
@@ -151,7 +151,7 @@ class Answers:
     # --- weights ---
 
     def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> dict[str, Any]:
-        """How much one query looks at each key."""
+        """One query's attention to each key."""
         with asked():
             weights = self._measured("weights", kind, layer, head, query)
             if measure == "weights":
@@ -229,7 +229,7 @@ class Answers:
             raise Invalid("head: the steps are those of one head; give its number")
         with asked():
             if (keys := self.trace.shape(layer, kind=kind, call=None)[3]) > SHOWN:
-                raise Invalid(f"the steps of a query with {keys:,} keys are too many to show; the most is {SHOWN:,}")
+                raise Invalid(f"the steps of a query with {keys:,} keys are too many to show; the maximum is {SHOWN:,}")
             where: dict[str, Any] = {"kind": kind, "item": self.item, "call": None}
             found = self.trace.steps(layer, int(head), query, **where)
             if score != TRAINED:
@@ -255,7 +255,7 @@ class Answers:
         self, *, layer: int | None = None, head: str | None = None, shift: str | None = None, gold: str | None = None
     ) -> dict[str, Any]:
         """Word links: of translations."""
-        raise Unable("this trace is not of a translation, so there are no words of two sides to link")
+        raise Unable("this trace is not of a translation, so it has no word links")
 
     def effects(self, *, kind: str, layer: int | None = None) -> dict[str, Any]:
         """What each head's absence changes, in a layer or in all: where there is a model and a target."""

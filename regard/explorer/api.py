@@ -94,18 +94,18 @@ def operations(limits: ServiceLimits) -> list[Operation]:
             "trace",
             "POST",
             "/api/trace",
-            "Record what a model looks at in a text.",
+            "Record a model's attention on a text.",
             "Trace",
             "Record",
             needs_model=True,
         ),
         Operation("traces", "GET", "/api/traces", "The traces that were given when the service started.", "Traces"),
-        Operation("described", "GET", _TRACE, "What there is in a trace.", "Trace", parameters={"id": _ID}),
+        Operation("described", "GET", _TRACE, "The contents of a trace.", "Trace", parameters={"id": _ID}),
         Operation(
             "row",
             "GET",
             f"{_TRACE}/row",
-            "How much one query looks at each key.",
+            "One query's attention to each key.",
             "Row",
             parameters=at | query | {"measure": {**MEASURE, "default": "weights"}},
         ),
@@ -141,7 +141,7 @@ def operations(limits: ServiceLimits) -> list[Operation]:
             "heads",
             "GET",
             f"{_TRACE}/heads",
-            "What each head is like.",
+            "Measures of each head.",
             "Heads",
             parameters={"id": _ID, "kind": at["kind"]},
         ),
@@ -149,7 +149,7 @@ def operations(limits: ServiceLimits) -> list[Operation]:
             "effects",
             "GET",
             f"{_TRACE}/effects",
-            "What the absence of each head changes, in one layer or in all.",
+            "How log p changes without each head, in one layer or in all.",
             "Effects",
             parameters={"id": _ID, "kind": at["kind"], "layer": {**LAYER, "description": "by default all"}},
             needs_model=True,
@@ -158,7 +158,7 @@ def operations(limits: ServiceLimits) -> list[Operation]:
             "knockout",
             "POST",
             f"{_TRACE}/knockout",
-            "What the absence of some heads changes.",
+            "How log p changes without some heads.",
             "Without",
             "Knockout",
             parameters={"id": _ID},
@@ -178,7 +178,7 @@ def operations(limits: ServiceLimits) -> list[Operation]:
             "align",
             "GET",
             f"{_TRACE}/align",
-            "Word links, and their error rate where right ones are given.",
+            "Word links, and their error rate if gold links are given.",
             "Alignment",
             parameters={
                 "id": _ID,
@@ -202,7 +202,7 @@ def openapi(limits: ServiceLimits, version: str) -> dict[str, Any]:
         "info": {
             "title": "regard",
             "version": version,
-            "description": "Translations, summaries, answers, and what a model looked at.",
+            "description": "Translations, summaries, answers, and the attention behind them.",
         },
         "paths": paths,
         "components": {"schemas": schemas(limits)},
@@ -237,24 +237,24 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 
 def _errors(operation: Operation) -> dict[str, str]:
-    known = {"403": "Another site asks, or a name that this server does not answer to."}
+    known = {"403": "The request comes from another site, or names another host."}
     if operation.body is not None:
         known |= {
             "400": "Not JSON, or an empty text.",
-            "408": "The body did not come in time.",
+            "408": "The body did not arrive in time.",
             "413": "The body is too large.",
             "415": "Not application/json.",
         }
     if operation.parameters:
-        known |= {"404": "The trace is gone: send the sentence again."}
+        known |= {"404": "The trace has expired: send the sentence again."}
     if operation.needs_model:
-        known |= {"409": "There is no model of this task, or no translation, to answer with."}
+        known |= {"409": "No model of this task is served, or the trace is not a translation."}
     if operation.parameters or operation.body is not None:
         known |= {
-            "422": "Not what the description says, or what the model can do.",
-            "429": "Too many requests; Retry-After tells when to come back.",
-            "503": "It waited too long, or the service is being stopped.",
-            "504": "It took too long.",
+            "422": "The request does not match this description, or the model cannot do it.",
+            "429": "Too many requests; Retry-After says when to retry.",
+            "503": "The request waited too long, or the service is stopping.",
+            "504": "The computation took too long.",
         }
     return dict(sorted(known.items()))
 

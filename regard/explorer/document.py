@@ -88,7 +88,7 @@ def refuse_long(trace: Trace) -> None:
         longest = max(max(size) for size in sizes)
         if longest > TOKENS:
             raise ValueError(
-                f"{longest:,} tokens are too many for one page, which holds every weight (the most is {TOKENS}): "
+                f"{longest:,} tokens are too many for one page, which holds every weight (the maximum is {TOKENS}): "
                 "save the trace with trace.save(FILE), and look at it with `regard explore --trace FILE`"
             )
     if not trace.kinds:

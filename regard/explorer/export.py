@@ -39,7 +39,7 @@ _PAGE = """<!doctype html>
 </head>
 <body>
 <div id="app"></div>
-<noscript>This page shows what a model looked at, and needs JavaScript to draw it. It loads nothing.</noscript>
+<noscript>This page shows a model's attention, and needs JavaScript to draw it. It loads nothing.</noscript>
 <script type="application/json" id="regard-data">{data}</script>
 <script>{script}</script>
 </body>

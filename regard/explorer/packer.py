@@ -40,7 +40,7 @@ class Packer:
         """
         x = matrix.detach().cpu().double().numpy()
         if not np.isfinite(x).all():
-            raise ValueError("there are numbers that are not finite (NaN or infinite), and a page cannot hold them")
+            raise ValueError("a page cannot hold numbers that are not finite (NaN or infinite)")
         top = 2 ** (self.bits - self.signed) - 1
         scale = (np.abs(x).max(1, initial=0.0) / top).astype("<f4")
         scale[(scale == 0) | ~np.isfinite(scale)] = 1

@@ -241,5 +241,5 @@ class Queue:
         except Exception as error:
             if len(jobs) == 1:
                 return [error]
-            logger.warning("a batch of %d failed and is done one by one: %r", len(jobs), error)
+            logger.warning("a batch of %d failed and is run one by one: %r", len(jobs), error)
             return [(await self._answers([job]))[0] for job in jobs]

@@ -103,7 +103,7 @@ def _check_text(value: str, schema: Schema, where: str) -> None:
     except UnicodeEncodeError as error:
         raise Invalid(f"{where}: not Unicode text: a lone surrogate at character {error.start}") from None
     if len(value) > schema.get("maxLength", len(value)):
-        raise Invalid(f"{where}: {len(value):,} characters, and the most is {schema['maxLength']:,}")
+        raise Invalid(f"{where}: {len(value):,} characters; the maximum is {schema['maxLength']:,}")
     if schema.get("minLength") and not value.strip():
         raise Empty(f"{where}: it is empty; send some text")
     if len(value) < schema.get("minLength", 0):

@@ -113,14 +113,14 @@ class Gate:
             headers.setdefault(name, []).append(value.decode("latin-1"))
         host = headers.get(b"host", [])
         if len(host) != 1 or not self._hosts.allows(host[0]):
-            return "this server does not answer to that name; `--allow-host NAME` adds one"
+            return "this host name is not allowed; `--allow-host NAME` allows one"
         site = headers.get(b"sec-fetch-site", ["none"])
         navigates = scope["path"] == "/" and scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == ["navigate"]
         if any(value not in ("same-origin", "none") for value in site) and not navigates:
-            return "only the explorer's own page may ask; this comes from another site"
+            return "only the explorer's own page may send requests; this one comes from another site"
         own = {f"{scheme}://{host[0].lower()}" for scheme in ("http", "https")}
         if any(value.lower() not in own for value in headers.get(b"origin", [])):
-            return "only the explorer's own page may ask; this comes from another origin"
+            return "only the explorer's own page may send requests; this one comes from another origin"
         return None
 
 

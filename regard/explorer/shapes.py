@@ -59,7 +59,7 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
     }
     beams = {"type": "integer", "minimum": 1, "maximum": limits.beam}
     beam = {**beams, "default": SummarySearch.beam}
-    own = {**beams, "description": "by default what the model's folder says, mostly 5"}
+    own = {**beams, "description": "by default what the model folder says, usually 5"}
     document = {"type": "string", "minLength": 1, "maxLength": limits.document}
     span = {"text": _TEXT, "start": _INTEGER, "end": _INTEGER}
     answered = {
@@ -71,11 +71,11 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
         "note": {"type": "string", "description": "what was done to the text, or empty"},
     }
     return {
-        "Error": _object(error={"type": "string", "description": "what was wrong, for a person to read"}),
+        "Error": _object(error={"type": "string", "description": "the error, in words"}),
         "Health": _object(
             ("problem",),
             status={"type": "string", "enum": ["ok", "stuck", "stopping"], "description": "503 but for ok"},
-            problem={"type": "string", "description": "what is wrong, for a person to read"},
+            problem={"type": "string", "description": "the problem, in words"},
         ),
         "Word": _object(**span),
         "Token": _object(**span, word={"type": "integer", "description": "index into words; -1 for none"}),
@@ -109,7 +109,10 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
             links=_many({**_many(_INTEGER), "description": "source word, target word"}),
             layer=_PLACE,
             head={**_PLACE, "description": "null: the mean over heads"},
-            shift={"type": "boolean", "description": "a word's row is where it is the decoder's input"},
+            shift={
+                "type": "boolean",
+                "description": "a word's attention is read at the step that receives it as input",
+            },
             aer=_MAYBE,
         ),
         "Translate": _object(("model", "beam"), text=text, model=model, beam=own),
@@ -123,7 +126,7 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
             length={"type": "integer", "minimum": 1, "maximum": limits.length, "description": "in words, about"},
         ),
         "Copied": _object(
-            probability={"type": "number", "description": "that the word was copied and not written"},
+            probability={"type": "number", "description": "that the word was copied, not generated"},
             position={**_PLACE, "description": "the word of the text it is most likely a copy of"},
         ),
         "Summary": _object(
@@ -146,7 +149,7 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
         ),
         "Candidate": _object(**span, score=_NUMBER),
         "Answer": _object(
-            answer={"type": "string", "description": "context[start:end]; empty where the context does not tell"},
+            answer={"type": "string", "description": "context[start:end]; empty if the context has no answer"},
             start={**_PLACE, "description": "in characters of the context; null where there is no answer"},
             end=_PLACE,
             score={"type": "number", "description": "the answer's probability among all places and no answer"},
@@ -208,10 +211,10 @@ def schemas(limits: ServiceLimits) -> dict[str, Schema]:
             layers=_INTEGER,
             heads=_INTEGER,
             queries=_INTEGER,
-            rows={"type": "integer", "description": "how many of the queries were looked at"},
+            rows={"type": "integer", "description": "how many of the queries were measured"},
             entropy={**_MATRIX, "description": "means over these, a row per layer; in nats"},
             sink={**_MATRIX, "description": "the weight of the first key"},
-            distance={**_MATRIX, "description": "tokens between a query and what it looks at"},
+            distance={**_MATRIX, "description": "tokens between a query and the keys it attends to"},
         ),
         "Effects": _object(
             kind=KIND,
@@ -243,7 +246,7 @@ def _steps() -> Schema:
         similarity=_VECTOR,
         added={**_many(_MAYBE), "description": "what positions and biases add to the scaled similarity"},
         scaled=_many(_MAYBE),
-        masked={**_many(_MAYBE), "description": "null where the query may not look"},
+        masked={**_many(_MAYBE), "description": "null where the mask hides the key"},
         weights=_VECTOR,
         weighted=_MATRIX,
         context=_VECTOR,

@@ -53,10 +53,10 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
 def encoded(translator: Translator, text: str, name: str, most: int | None) -> Encoded:
     """A side in subwords, if it can be traced."""
     if not text.strip():
-        raise Empty(f"{name}: it is empty, so there is nothing to look at")
+        raise Empty(f"{name}: it is empty")
     found = translator.subwords.encode(text)
     if most is not None and len(found.ids) > most:
-        raise Invalid(f"{name}: {len(found.ids):,} subwords, and the most in a trace is {most:,}")
+        raise Invalid(f"{name}: {len(found.ids):,} subwords; the maximum in a trace is {most:,}")
     return found
 
 

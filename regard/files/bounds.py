@@ -114,7 +114,7 @@ def members(archive: bytes, most: int) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(archive)) as opened:
         every = opened.infolist()
         if (size := sum(info.file_size for info in every)) > most:
-            raise ValueError(f"it unpacks to {size:,} bytes, and the most is {most:,}")
+            raise ValueError(f"it unpacks to {size:,} bytes; the maximum is {most:,}")
         if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in every):
             raise ValueError("packed in a way other than deflate")
         found = {}

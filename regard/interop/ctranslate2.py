@@ -52,7 +52,7 @@ def export(model: str | os.PathLike[str], out: str | os.PathLike[str], *, positi
     """
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target}: there is something already; export to a new or an empty folder")
+        raise FileExistsError(f"{target}: it exists and is not an empty folder; export to a new or an empty folder")
     loaded = open_folder(model)
     if positions is None:
         positions = max(POSITIONS, 2 * loaded.settings.get("data", {}).get("max_tokens", 0) + 16)
@@ -330,7 +330,7 @@ class CTranslate2Engine:
         which something banned comes out, as good as none, is translated again without it.
         """
         if search.sample:
-            raise ValueError("the ctranslate2 engine searches: to draw translations use the torch engine")
+            raise ValueError("the ctranslate2 engine does not sample: use the torch engine")
         if words is not None:
             rows = zip(sources, prefixes, strict=True)
             return [self._known(words, i, row, start, search, ban) for i, (row, start) in enumerate(rows)]

@@ -130,7 +130,7 @@ def _check_masks(attn_mask: Tensor | None, padding: Tensor | None, is_causal: bo
     """What PyTorch refuses would otherwise be added to the scores, or not be masked at all."""
     if is_causal and attn_mask is None:
         raise ValueError(
-            "is_causal=True only says of an attn_mask that it is causal, got no attn_mask; "
+            "is_causal=True is only a hint that attn_mask is causal, got no attn_mask; "
             "nn.Transformer.generate_square_subsequent_mask(length) makes one"
         )
     for name, given in (("attn_mask", attn_mask), ("key_padding_mask", padding)):

@@ -23,10 +23,10 @@ from regard.mask import broadcasts
 from regard.score.terms import FormulaTerm
 
 _NOT_COMPILED = (
-    "{} is known by its formula alone, which is asked for queries that stand one after the other: a compiled program "
-    "cannot look into {} for them; make the mask outside of it, or call it outside of it"
+    "{} only has a formula, which is called for consecutive queries, and a compiled program cannot read {} to find "
+    "them: make the mask outside of the program, or call it outside of the program"
 )
-CHANGED = "asks for a gradient of a tensor that it did not use for its first query: use the same ones for every query"
+CHANGED = "needs the gradient of a tensor that it did not use for its first query: use the same tensors for every query"
 
 
 def rows(term: FormulaTerm, some: Tensor | slice | None = None) -> Tensor:

@@ -40,17 +40,17 @@ def refuses(problem: Problem) -> str | None:
     (term,) = p.terms.terms
     if isinstance(term, FormulaTerm):
         if term.edit is None:
-            return f"{term.name} is no dot product edited by a function"
+            return f"{term.name} is not a dot product edited by a function"
     elif not isinstance(term, DotTerm) or not _has_function(p.mask):
-        return "there is no function in it, for which it would be compiled"
+        return "neither the score nor the mask has a function to compile"
     if (unknown := _unknown(p.mask)) is not None:
-        return f"the mask {unknown} is no function of (b, h, i, j)"
+        return f"the mask {unknown} is not a function of (b, h, i, j)"
     if p.dropout > 0:
         return "it has no dropout"
     if p.sink is not None:
         return "it has no attention sink"
     if p.need_logsumexp:
-        return "its logsumexp knows nothing of masked NaN"
+        return "its logsumexp does not handle masked NaN"
     return _refuses_shape(p, term)
 
 
@@ -58,7 +58,7 @@ def _refuses_shape(p: Problem, term: DotTerm | FormulaTerm) -> str | None:
     if not p.batch or not p.queries or not p.keys or not p.v.shape[-1]:
         return "the problem is empty"
     if p.rows is not None or (isinstance(term, FormulaTerm) and not term.whole):
-        return "only a part of the problem is asked for"
+        return "only part of the problem is requested"
     if p.device.type == "cpu" and may_need_gradient(term.q, term.k, p.v):
         return "it has no gradient on a CPU"
     if p.device.type == "cuda" and p.dtype == torch.float64:

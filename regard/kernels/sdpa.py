@@ -24,7 +24,7 @@ def refuses(problem: Problem) -> str | None:
     p, terms = problem, problem.terms
     kinds = {type(t) for t in terms.terms}
     if TanhTerm in kinds:
-        return "it knows no tanh term"
+        return "it has no tanh term"
     if DotTerm not in kinds:
         return "the score has no dot term"
     if terms.cap is not None:

@@ -404,7 +404,7 @@ class _Combined(Mask):
         if any(part.packing() for part in self.parts):
             raise ValueError(
                 "Documents.packed restarts the positions of the whole call and combines with & only; to combine with "
-                "| or ~ use Documents(ids), whose positions count on, or are given as positions="
+                "| or ~ use Documents(ids), which does not restart positions, with positions= if they should restart"
             )
         return None
 
@@ -436,7 +436,7 @@ class And(_Combined):
     def packing(self) -> Packed | None:
         one, two = (part.packing() for part in self.parts)
         if one is not None and two is not None:
-            raise ValueError("a call takes one Documents.packed, which gives it its positions; & joined two")
+            raise ValueError("a call takes one Documents.packed, which sets its positions; got two joined by &")
         return two if one is None else one
 
     def _join(self, seen: list[Tensor]) -> Tensor:
@@ -601,9 +601,9 @@ def bind(mask: Mask, shape: Shape) -> Mask:
         return bound
     if shape.key_positions is not None and mask.reads_positions and not _writes(mask, "bind"):
         raise ValueError(
-            f"{type(mask).__name__} is known by `visible` alone, in which key j stands at j: it takes positions of "
-            "queries, but not of keys (unless it does not look at positions and says so, reads_positions = False); a "
-            "Function is told both"
+            f"{type(mask).__name__} only has `visible`, which assumes key j at position j: it takes positions of "
+            "queries, but not of keys (if it ignores positions, declare reads_positions = False); a "
+            "Function receives both"
         )
     return ByVisible(bound, math.prod(shape.batch))
 

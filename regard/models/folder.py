@@ -174,7 +174,7 @@ def alone(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{folder}: another process is training there; wait for its end, or give another --out"
+                f"{folder}: another process is training there; wait until it ends, or give another --out"
             ) from None
         except OSError:
             pass
@@ -203,9 +203,9 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
     missing = [name for name in _NEEDED if not (folder / name).is_file()]
     if missing:
         begun = (folder / "checkpoints").is_dir()
-        hint = "its training has not ended: run the same command again" if begun else "copy it again, or train it anew"
+        hint = "its training has not ended: run the same command again" if begun else "copy it again, or train it again"
         if "ctranslate2" in settings:
-            hint = 'it was exported, for --engine ctranslate2 or load(..., engine="ctranslate2") alone'
+            hint = 'it was exported: use it with --engine ctranslate2 or load(..., engine="ctranslate2") alone'
         raise FileNotFoundError(f"{folder}: {', '.join(missing)} missing from the model folder; {hint}")
     subwords = load_subwords(folder / "tokenizer.json")
     said = settings["model"].get("vocab_size")
@@ -257,7 +257,7 @@ def _check_shapes(table: Mapping[str, Any], stored: Shapes, folder: Path) -> Non
         raise Damaged(f"{folder / 'config.toml'}: not a usable configuration: {error}") from error
     rows = {f"{name}.scale": shape[:1] for name, shape in wanted.items() if len(shape) == 2}
     scales = {name: shape for name, shape in rows.items() if name in stored}
-    other = "config.toml is of another model, or another version of regard has written it"
+    other = "config.toml belongs to another model, or was written by another version of regard"
     if missing := sorted(wanted.keys() - stored.keys()):
         raise Damaged(f"{path}: {len(missing)} weights are missing, {missing[0]} first; {other}")
     if unknown := sorted(stored.keys() - wanted.keys() - scales.keys()):

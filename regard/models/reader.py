@@ -43,7 +43,9 @@ class ReaderConfig(TransformerConfig):
         super().__post_init__()
         self.positive("encoder_layers", "model_layers")
         if self.decoder_layers:
-            raise ValueError(f"ReaderConfig: a reader writes nothing: decoder_layers is 0, got {self.decoder_layers}")
+            raise ValueError(
+                f"ReaderConfig: a reader has no decoder: decoder_layers must be 0, got {self.decoder_layers}"
+            )
 
 
 class Reader(Module):

@@ -40,7 +40,7 @@ class Softcap(Score):
         for term in terms:
             if isinstance(term, FormulaTerm):
                 raise ValueError(
-                    f"Softcap cannot wrap {term.name}, which is a formula alone; cap it in its own forward"
+                    f"Softcap cannot wrap {term.name}, which only has a formula; cap it in its own forward"
                 )
         return Queries(terms, cap=self.cap)
 

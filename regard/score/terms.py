@@ -225,7 +225,7 @@ def join(queries: Queries, keys: Keys) -> Terms:
             terms.append(term)
     if tensors:
         raise ValueError(
-            f"the lowered keys hold {len(keys.tensors)} tensors, more than this score asks for; "
+            f"the lowered keys hold {len(keys.tensors)} tensors, more than this score needs; "
             "were they made by another score?"
         )
     return Terms(tuple(terms), queries.cap, queries.values)

@@ -136,7 +136,7 @@ class Lexicon:
         except Exception as error:  # whatever a damaged archive makes zipfile, zlib and NumPy raise
             raise ValueError(f"{path}: cut short, or not a lexicon that regard wrote ({error})") from error
         if not _sound(*arrays):
-            raise ValueError(f"{path}: not a lexicon that regard wrote: its arrows lead nowhere")
+            raise ValueError(f"{path}: not a lexicon that regard wrote: its transitions are invalid")
         return cls(*arrays)
 
     # --- using it ---

@@ -223,8 +223,8 @@ class Call:
         self._check_values()
         if self.projection is None:
             raise ValueError(
-                f"the output projection of {self.name or 'the model'} is not known, and the norm of what a key "
-                "contributes goes through it; weights, scores and tiles need none"
+                f"norms need the output projection of {self.name or 'the model'}, which is not known; weights, scores "
+                "and tiles do not need it"
             )
         p = self.narrow(head, item)
         through = self.projection[head].to(p.device, p.compute_dtype)  # [Dv, E]
@@ -270,8 +270,8 @@ class Call:
     def _check_values(self) -> None:
         if not self.has_values:
             raise ValueError(
-                "the values were not kept (record(values=False)), and steps and norms are made of them; weights, "
-                "scores and tiles need none"
+                "steps and norms need the values, which were not kept (record(values=False)); weights, scores and "
+                "tiles do not need them"
             )
 
     def steps(self, head: int, item: int, query: int, score: Score | None = None) -> QuerySteps:
@@ -327,8 +327,8 @@ class Call:
     def _other(self, own: Problem, head: int, item: int, score: Score) -> Problem:
         if self.q is None or self.k is None:
             raise ValueError(
-                "another score needs the keys as they were before this one transformed them, and a cache keeps only "
-                "those: record a forward pass without a cache"
+                "another score needs the keys before this one transformed them, and a cache only has the transformed "
+                "keys: record a forward pass without a cache"
             )
         shared = head * self.k.shape[1] // self.q.shape[1]
         q, k = self.q[item, head][None, None], self.k[item, shared][None, None]

@@ -27,4 +27,4 @@ def check() -> None:
     """Called between blocks."""
     still = _WANTED.get()
     if still is not None and not still():
-        raise Stopped("nobody waits for this any more")
+        raise Stopped("the request was cancelled")

@@ -85,9 +85,9 @@ class Checkpoints:
                     raise Damaged(f"{path}: of format {about.get('format')}, expected {FORMAT}")
                 return Standing.from_table(about["standing"]), tensors
             except Damaged as error:
-                self.say(f"checkpoint passed over: {error}")
+                self.say(f"checkpoint skipped: {error}")
             except (KeyError, TypeError, ValueError) as error:
-                self.say(f"checkpoint passed over: {path}: {error}")
+                self.say(f"checkpoint skipped: {path}: {error}")
         return None
 
     def snapshot(self, update: int, weights: dict[str, Tensor]) -> None:
@@ -104,7 +104,7 @@ class Checkpoints:
         try:
             return read_tensors(path)[0] if path.exists() else None
         except Damaged as error:
-            self.say(f"the best weights are passed over: {error}")
+            self.say(f"the best weights are skipped: {error}")
             return None
 
     def averaged(self, update: int) -> tuple[dict[str, Tensor], int] | None:
@@ -137,9 +137,13 @@ class Checkpoints:
             write_tensors(path, tensors, about)
         except OSError as error:
             states = self._files("state")
-            left = f"the run can go on from update {_number(states[-1])}" if states else "there is no earlier one"
+            left = (
+                f"the run can resume from update {_number(states[-1])}" if states else "there is no earlier checkpoint"
+            )
             raise OSError(
-                error.errno, f"the checkpoint {error.strerror}; {left}: make room and start again", str(path)
+                error.errno,
+                f"the checkpoint {error.strerror}; {left}: free some space and run the command again",
+                str(path),
             ) from error
 
     def _files(self, kind: str) -> list[Path]:

@@ -146,9 +146,11 @@ class _TrainingRun:
     def go(self) -> Outcome:
         standing, settings = self.standing, self.settings
         if standing.update:
-            self._say(f"going on from update {standing.update:,}")
+            self._say(f"resuming from update {standing.update:,}")
         if every := self.remaining.every:
-            self._say(f"validated every {every:,} updates; a validation takes about {self.remaining.cost:.2g} of them")
+            self._say(
+                f"validation every {every:,} updates; it takes as long as about {self.remaining.cost:.2g} of them"
+            )
         self.progress.start(standing.update, settings.updates)
         self.since, self.logged, self.fresh, self.begun = self.now(), standing.update, 0, standing.update
         try:
@@ -195,8 +197,8 @@ class _TrainingRun:
         numbers = {name: value / max(1, self.fresh) for name, value in zip(self.task.sums, sums, strict=True)}
         if not all(math.isfinite(x) for x in numbers.values()):
             raise Diverged(
-                f"the loss is {numbers} between updates {self.logged} and {standing.update}: training diverged; "
-                "lower lr, lengthen warmup or clip more"
+                f"the loss is not finite between updates {self.logged} and {standing.update}, {numbers}: training "
+                "diverged; lower lr, lengthen warmup or clip more"
             )
         numbers["tokens_per_s"] = self.fresh / max(1e-9, now - self.since)
         standing.seconds += now - self.since
@@ -250,7 +252,7 @@ class _TrainingRun:
         else:
             standing.ended = 0 < patience <= standing.stale
         if standing.ended and standing.update < self.settings.updates:
-            self._say(f"no better for {standing.stale} validations, {quiet:,} updates: training ends early")
+            self._say(f"no improvement for {standing.stale} validations, {quiet:,} updates: stopping early")
         return False
 
     def _pause(self) -> NoReturn:

@@ -152,7 +152,7 @@ class GraphEngine(Updater):
             super().gradients(batches, update)
 
     def _let_go(self) -> None:
-        self.say("GPU memory is short: going on without CUDA graphs, which takes less of it and longer")
+        self.say("GPU memory is low: continuing without CUDA graphs, which needs less memory and more time")
         self.works = False
         self.stream.synchronize()
         self.graphs.clear()
@@ -204,7 +204,7 @@ class GraphEngine(Updater):
                 work()
         except RuntimeError as error:
             self.works = False
-            self.say(f"no CUDA graphs, going on without: {str(error).splitlines()[0]}")
+            self.say(f"continuing without CUDA graphs: {str(error).splitlines()[0]}")
             return None
         return graph
 

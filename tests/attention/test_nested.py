@@ -106,14 +106,14 @@ def test_what_does_not_fit_is_said():
     strided = nested_tensor([torch.randn(4, 3, 4), torch.randn(4, 2, 4)])
     fewer = nested_tensor([torch.randn(3, 4, 4)], layout=torch.jagged, dtype=torch.float64).transpose(1, 2)
     for tensors, options, error, message in [
-        ((q, k, dense), {}, TypeError, "nested together, of layout torch.jagged, got one of layout torch.strided as v"),
+        ((q, k, dense), {}, TypeError, "all be nested, of layout torch.jagged, got one of layout torch.strided as v"),
         ((strided,) * 3, {}, TypeError, "layout torch.strided as query"),
         ((q.transpose(1, 2), k, v), {}, ValueError, r"must be \[batch, heads, \*, dim\], .* at dim 1"),
-        ((gaps,) * 3, {}, ValueError, r"gaps between its sequences.*write .contiguous\(\)"),
+        ((gaps,) * 3, {}, ValueError, r"gaps between its sequences.*call .contiguous\(\)"),
         ((q, other, v), {}, ValueError, "must have the same lengths"),
-        ((q, fewer, fewer), {}, ValueError, "as many sequences, got 4 and 1"),
+        ((q, fewer, fewer), {}, ValueError, "same number of sequences, got 4 and 1"),
         ((q, k, v), {"mask": Lengths(3)}, ValueError, r"have their own lengths.*got Lengths\(3\)"),
-        ((q, k, v), {"offset": 2}, ValueError, "says where queries stand, and so does offset=2"),
+        ((q, k, v), {"offset": 2}, ValueError, "sets the positions of queries, and so does offset=2"),
     ]:
         with pytest.raises(error, match=message):
             regard.attend(*tensors, **options)

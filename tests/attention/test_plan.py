@@ -127,7 +127,7 @@ def test_planning_runs_nothing(monkeypatch):
 PRINTED = {
     "shape": (lambda: plan(), ["batch 2", "heads 4 (2 for keys)", "queries 16", "keys 24", "value dim 8", "float32 on cpu"]),
     "dot": (lambda: plan(), ["terms    dot(8 dims)", "mask     none", "kernel   sdpa", "error    exact up to rounding"]),
-    "additive": (lambda: plan(score=Additive(8, 8, 4), mask=Causal()), ["tanh(4 hidden)", "mask     Causal()", "refused  sdpa: it knows no tanh term"]),
+    "additive": (lambda: plan(score=Additive(8, 8, 4), mask=Causal()), ["tanh(4 hidden)", "mask     Causal()", "refused  sdpa: it has no tanh term"]),
     "series on a CPU": (lambda: plan(score=Additive(8, 8, 4, form="series")), ["form     exact: cpu_additive has no series for float32 on cpu", "error    exact up to rounding"]),
     "memory": (lambda: long(8192, score=Additive(8, 8, 4)), ["memory   ", "MiB beyond the inputs (dense: ", "GiB)"]),
     "folded": (lambda: plan(score=Dot() + General(8, 8)), ["folded   2 dot terms folded into one", "dot(16 dims)"]),

@@ -163,9 +163,9 @@ def test_scores_and_masks_of_ones_own():
     for mask, backend in ((near, "auto"), (near, "blockwise"), (Window(8, 8), "blockwise")):
         out = regard.attend(q, k, v, score=made, mask=mask, positions=at, backend=backend)
         torch.testing.assert_close(out, want, rtol=0, atol=1e-11)
-    with pytest.raises(ValueError, match="Far is known by its formula alone, in which key j stands at j"):
+    with pytest.raises(ValueError, match="Far only has a dense formula, which assumes key j at position j"):
         regard.attend(q, k, v, score=2 * Far(), positions=at)
-    with pytest.raises(ValueError, match="Function is known by its formula alone, in which key j stands at j"):
+    with pytest.raises(ValueError, match="Function only has a dense formula, which assumes key j at position j"):
         regard.attend(q, k, v, score=Function(near.f, Rotary(Dot())), positions=at)
 
 
@@ -209,7 +209,7 @@ class Even(Mask):
 def test_a_mask_of_ones_own_that_reads_positions_takes_none_of_keys():
     """It would take an index for a position. One that says that it reads none, or is bound to them, is asked."""
     (q, k, v), at = tensors(S), (places(5, True), places(7, True))
-    with pytest.raises(ValueError, match=r"Stride is known by `visible` alone, in which key j stands at j: it takes"):
+    with pytest.raises(ValueError, match=r"Stride only has `visible`, which assumes key j at position j: it takes"):
         regard.attend(q, k, v, mask=Causal() & ~Stride(), positions=at)
     near = regard.attend(q, k, v, mask=Stride(), positions=(at[0], None))
     seen = ((at[0][..., None] - torch.arange(7)) % 2 == 0)[:, None]
@@ -232,8 +232,8 @@ def test_positions_that_nothing_reads_stop_no_kernel():
 
 
 ERRORS = {
-    "offset": ({"positions": torch.arange(5), "offset": 1}, ValueError, "positions= says where queries stand, and so"),
-    "one": ({"positions": torch.arange(5)}, ValueError, "one tensor of positions is for queries and keys alike"),
+    "offset": ({"positions": torch.arange(5), "offset": 1}, ValueError, "positions= sets the positions of queries"),
+    "one": ({"positions": torch.arange(5)}, ValueError, "one tensor of positions applies to queries and keys"),
     "length": ({"positions": (torch.arange(4), None)}, ValueError, "positions of queries must have one number per"),
     "keys": ({"positions": (None, torch.zeros(2, 7).long())}, ValueError, "positions of keys must have one number"),
     "float": ({"positions": (torch.rand(5), None)}, TypeError, "positions of queries must be whole numbers, got"),

@@ -289,8 +289,8 @@ def test_reports_stay_out_of_the_output_when_there_is_nowhere_to_report(model):
         (("--score", "test.fr", "--nbest", 3), "--score translates nothing: leave out"),
         (("--score", "test.fr", "--beam", 3, "--min-length", 2), "leave out --beam, --min-length"),
         (("--sample", "--beam", 3, "--length-penalty", 0.5), "leave out --beam, --length-penalty"),
-        (("--layer", 1), "--layer and --head say what is shown: add --alignment"),
-        (("--head", 0), "--layer and --head say what is shown: add --alignment"),
+        (("--layer", 1), "--layer and --head choose the attention shown: add --alignment"),
+        (("--head", 0), "--layer and --head choose the attention shown: add --alignment"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(run, model, files, options, told):
@@ -417,9 +417,9 @@ def test_a_page_opens_with_any_kind_of_attention(run, model, tmp_path):
         (("--kind", "decoder", "--head", "9"), "head: there are 8 of kind 'decoder', from 0"),
         (("--layer", "9"), "layer of cross-attention: expected one of 2, counted from 0, got 9"),
         (("--kind", "own"), "--kind: expected one of self, decoder, cross, got 'own'"),
-        (("--kind", "self", "--layer", "0", "--alignment"), "words are linked by cross: leave out --alignment"),
+        (("--kind", "self", "--layer", "0", "--alignment"), "word links need cross: leave out --alignment"),
     ):
         done = run(*given, *options)
         assert done.code == 2 and text in done.err and done.err.count("\n") == 1
     done = run("translate", "-m", model, "--kind", "self", "a dog")
-    assert done.code == 2 and "--kind says what a page opens with: add --html" in done.err
+    assert done.code == 2 and "--kind chooses what --html shows first: add --html" in done.err

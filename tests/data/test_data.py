@@ -118,7 +118,7 @@ def test_bad_lines_are_skipped_counted_and_the_first_few_shown(tmp_path):
 def test_different_line_counts_are_always_refused(tmp_path, bad):
     (tmp_path / "a.en").write_text("a\nb\nc\n")
     (tmp_path / "a.fr").write_text("a\n" * 1002)
-    with pytest.raises(ValueError, match=r"a\.en has 3 lines, .*a\.fr 1,002: expected as many"):
+    with pytest.raises(ValueError, match=r"a\.en has 3 lines, .*a\.fr 1,002: expected the same number"):
         list(read(Files(tmp_path / "a.en", tmp_path / "a.fr"), bad=bad))
 
 

@@ -149,7 +149,7 @@ def test_a_run_without_validation_data_is_validated(run, files):
     )
     given = ["train", "--source", files / "train.tsv", *small.split(), "--out", files / "m", "--device", "cpu"]
     done = run(*given, "--updates", "2", "--set", "training.bleu=false")
-    assert done.code == 0 and "held out to validate on: 20 of 400 pairs" in done.err, done.err
+    assert done.code == 0 and "held out for validation: 20 of 400 pairs" in done.err, done.err
     data = read_toml(files / "m" / "config.toml")["data"]
     assert (data["pairs"], data["valid_pairs"]) == (380, 20)
     assert "valid_loss" in json.loads((files / "m" / "metrics.jsonl").read_text().splitlines()[-1])

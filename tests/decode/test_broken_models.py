@@ -14,7 +14,7 @@ from regard.models import folder
 from regard.tasks.base import batches_of
 from regard.tasks.summarization.search import SummarySearch
 
-SAYS = r"the model {} gives no probabilities \(NaN, or 0 for all that may come\)"
+SAYS = r"the model {} gives no probabilities \(NaN, or 0 for every allowed token\)"
 
 
 def spoil(path, out, value=math.nan):

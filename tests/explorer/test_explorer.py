@@ -193,7 +193,7 @@ def test_trace_translates_without_a_target(client, translator):
 def test_a_translation_of_its_own_may_be_longer_than_a_given_one(client):
     answer = good(client.post("/api/trace", {"text": "the dog sees a cat " * 10, "beam": 1}), "Trace")
     assert len(answer["target"]["tokens"]) > 65
-    assert "and the most" in client.post("/api/trace", {"text": "a", "target": answer["translation"]}).error
+    assert "; the maximum" in client.post("/api/trace", {"text": "a", "target": answer["translation"]}).error
 
 
 @pytest.mark.parametrize("kind", ["self", "decoder", "cross"])
@@ -358,8 +358,8 @@ def test_align(client, translator, traced):
         (b'{"text": "a\\ud800"}', 422, "lone surrogate at character 1"),
         (b'{"text": "a", "model": "nope"}', 422, "there is no 'nope'; there are transformer, rnn"),
         (b'{"text": "a", "model": "../transformer"}', 422, "there is no"),
-        (b'{"text": "' + b"a" * 2_001 + b'"}', 422, "2,001 characters, and the most is 2,000"),
-        (b'{"text": "' + b"a " * 301 + b'"}', 422, "301 words, and the most is 300"),
+        (b'{"text": "' + b"a" * 2_001 + b'"}', 422, "2,001 characters; the maximum is 2,000"),
+        (b'{"text": "' + b"a " * 301 + b'"}', 422, "301 words; the maximum is 300"),
         (b'{"text": "' + b"a" * 70_000 + b'"}', 413, "too large"),
     ],
     ids=lambda value: repr(value)[:40],
@@ -376,7 +376,7 @@ def test_a_whole_number_may_be_written_with_a_point(client):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"text": "the dog. " * 40, "target": "a"}, "text: 121 subwords, and the most in a trace is 64"),
+        ({"text": "the dog. " * 40, "target": "a"}, "text: 121 subwords; the maximum in a trace is 64"),
         ({"text": "a", "target": "xyz " * 40}, "target: "),
         ({"text": "a", "target": 1}, "target: expected a string"),
         ({"text": "a", "target": "b\udfff"}, "target: not Unicode text: a lone surrogate at character 1"),
@@ -453,7 +453,7 @@ def test_old_traces_go(folders):
         assert client.get(f"/api/trace/{ids[1]}/row").status == 200  # used last, so the other goes first
         client.post("/api/trace", {"text": "a", "target": "b"})
         assert [client.get(f"/api/trace/{id}/row").status for id in ids] == [404, 200, 404]
-        assert client.get(f"/api/trace/{ids[0]}/row").error == "this trace is gone: send the sentence again"
+        assert client.get(f"/api/trace/{ids[0]}/row").error == "this trace has expired: send the sentence again"
         assert client.metric("regard_traces ") == 2 and client.metric("regard_trace_bytes ") > 1000
     with serving(folders[:1], trace_bytes=1) as client:
         ids = [client.post("/api/trace", {"text": "a", "target": "b"}).json["id"] for _ in range(2)]

@@ -518,7 +518,7 @@ def test_what_there_is_no_time_for_is_told_so(folders):
             assert int(answer.headers["retry-after"]) > 0 and answer.headers["connection"] == "close"
     assert code == 0 and said in (
         "regard: stopped\n",
-        "regard: stopped; the model thread was still at work, and is left\n",
+        "regard: stopped; the model thread was still busy, and was abandoned\n",
     )
 
 
@@ -526,7 +526,7 @@ def test_a_stuck_model_does_not_keep_it(folders):
     process, client, _ = begun("-c", SLOW, folders[0], 10**6, 0.5)
     answers, code, said = stopped(process, client, 3)
     assert [answer.status for answer in answers] == [503] * 3 and all("stopped" in answer.error for answer in answers)
-    assert code == 0 and said == "regard: stopped; the model thread was still at work, and is left\n"
+    assert code == 0 and said == "regard: stopped; the model thread was still busy, and was abandoned\n"
 
 
 def test_a_second_ctrl_c_does_not_wait_and_is_no_crash(folders):
@@ -539,7 +539,7 @@ def test_a_second_ctrl_c_does_not_wait_and_is_no_crash(folders):
             assert soon(lambda: refused(client))
             process.send_signal(signal.SIGINT)
             assert asked.result().status == 503 and process.wait(60) == 0
-            assert process.stderr.read() == "regard: stopped; the model thread was still at work, and is left\n"
+            assert process.stderr.read() == "regard: stopped; the model thread was still busy, and was abandoned\n"
         finally:
             process.kill()
 

@@ -76,7 +76,8 @@ def test_summaries_are_the_models(client, summarizer, more):
 
 def test_a_text_longer_than_in_training_is_told(client):
     assert (
-        "trained on at most 64" in good(client.post("/api/summarize", {"text": CHAT * 5, "beam": 1}), "Summary")["note"]
+        "longer than any training document (64)"
+        in good(client.post("/api/summarize", {"text": CHAT * 5, "beam": 1}), "Summary")["note"]
     )
 
 
@@ -128,16 +129,16 @@ def test_a_model_that_abstains_says_so(client, answerer):
         ("summarize", {}, "text is missing"),
         ("summarize", {"text": "a\0b"}, "text: binary data, not text: a NUL"),
         ("summarize", {"text": "a\ud800"}, "text: not Unicode text"),
-        ("summarize", {"text": "a" * 20_001}, "text: 20,001 characters, and the most is 20,000"),
-        ("summarize", {"text": "a " * 3_001}, "text: 3,001 words, and the most is 3,000"),
+        ("summarize", {"text": "a" * 20_001}, "text: 20,001 characters; the maximum is 20,000"),
+        ("summarize", {"text": "a " * 3_001}, "text: 3,001 words; the maximum is 3,000"),
         ("summarize", {"text": "a", "length": 0}, "length: expected 1 to 500, got 0"),
         ("summarize", {"text": "a", "model": "qa"}, "'qa' is for qa; for summarization there are summarization"),
         ("summarize", {"text": "a", "model": "nope"}, "there is no 'nope'; there are summarization"),
         ("answer", {"context": "a"}, "question is missing"),
         ("answer", {"context": "a\0", "question": "a"}, "the context is not text: a NUL at character 1"),
-        ("answer", {"context": "a", "question": "a" * 501}, "question: 501 characters, and the most is 500"),
+        ("answer", {"context": "a", "question": "a" * 501}, "question: 501 characters; the maximum is 500"),
         ("answer", {"context": "a", "question": "x y z " * 20}, "the question has"),
-        ("answer", {"context": "a " * 3_001, "question": "a"}, "context: 3,001 words, and the most is 3,000"),
+        ("answer", {"context": "a " * 3_001, "question": "a"}, "context: 3,001 words; the maximum is 3,000"),
         ("answer", {"context": "a", "question": "a", "n_best": 21}, "n_best: expected 1 to 20, got 21"),
         ("answer", {"context": "a", "question": "a", "model": "rnn"}, "'rnn' is for translation; for qa there are qa"),
         ("translate", {"text": "a", "model": "qa"}, "'qa' is for qa; for translation there are transformer, rnn"),

@@ -177,7 +177,7 @@ def test_tokens(shown):
     path = "/api/trace/long/tokens"
     assert good(shown.get(path), "Tokens")["tokens"] == [str(i) for i in range(SHOWN)]
     assert good(shown.get(f"{path}?from={SHOWN}"), "Tokens")["tokens"] == [str(SHOWN)]
-    assert "most at once is 4,096" in shown.get(f"{path}?from=0&to={SHOWN + 1}").error
+    assert "maximum per request is 4,096" in shown.get(f"{path}?from=0&to={SHOWN + 1}").error
     assert shown.get(f"{path}?kind=cross").status == 422
 
 
@@ -204,7 +204,7 @@ def test_searches_have_bounds(shown):
     found = good(shown.get("/api/trace/long/search?text=1"), "Found")
     assert len(found["matches"]) == FOUND and found["more"]
     assert found["matches"][:4] == [1, 10, 11, 12]
-    assert "nothing to look for" in shown.get("/api/trace/long/search?text=%20").error
+    assert "nothing to search for" in shown.get("/api/trace/long/search?text=%20").error
     assert shown.get("/api/trace/long/search?text=" + "a" * 201).status == 422
 
 

@@ -165,7 +165,7 @@ def archive(*, claims=None, size=0, packed=zipfile.ZIP_DEFLATED, shape=None):
 
 
 BOMBS = [
-    ({"size": 64 << 20}, r"it unpacks to [\d,]+ bytes, and the most is 33,554,432"),
+    ({"size": 64 << 20}, r"it unpacks to [\d,]+ bytes; the maximum is 33,554,432"),
     ({"size": 64 << 20, "claims": 500}, "Bad CRC-32"),  # read no further than it claims
     ({"size": 1 << 20, "packed": zipfile.ZIP_LZMA}, "packed in a way other than deflate"),
     ({"shape": (10**12,)}, r"expected a list of 0 whole numbers, it claims \(1000000000000,\) of int32"),
@@ -386,7 +386,7 @@ def test_a_checkpoint_of_another_kind_is_passed_over(tmp_path, said, held, messa
     write_tensors(path, {name: t for name, t in (tensors | held).items() if t is not None}, about)
     found = files.latest({"w": (2,)})
     assert found is not None and found[0].update == 4 and len(heard) == 1
-    assert re.search(rf"^checkpoint passed over: .*state-00000005.safetensors: .*{message}[^\n]*$", heard[0])
+    assert re.search(rf"^checkpoint skipped: .*state-00000005.safetensors: .*{message}[^\n]*$", heard[0])
 
 
 # --- vocabularies ---

@@ -304,17 +304,17 @@ def test_nothing_is_overwritten(command, model, exported, tmp_path):
     (tmp_path / "mine").write_text("mine")
     for out in (tmp_path, tmp_path / "mine"):
         code, _, errors = command("export", "--model", model, "--out", out)
-        assert code == 2 and "there is something already" in errors
+        assert code == 2 and "exists and is not an empty folder" in errors
     assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_the_wrong_engine_is_told(command, model, exported, tmp_path):
     code, _, errors = command("translate", "-m", exported, "a dog")
-    assert code == 2 and "it was exported, for --engine ctranslate2" in errors
+    assert code == 2 and "it was exported: use it with --engine ctranslate2" in errors
     code, _, errors = command("translate", "-m", model, "--engine", "onnx", "a dog")
     assert code == 2 and "engine: expected one of torch, ctranslate2, got 'onnx'" in errors
     code, _, errors = command("translate", "-m", exported, "--engine", "ctranslate2", "--sample", "a dog")
-    assert code == 2 and "to draw translations use the torch engine" in errors
+    assert code == 2 and "does not sample: use the torch engine" in errors
     broken = tmp_path / "broken"
     broken.mkdir()
     for name in ("config.toml", "tokenizer.json", "config.json", "shared_vocabulary.json"):

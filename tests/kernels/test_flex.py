@@ -161,10 +161,10 @@ def test_what_it_refuses():
         type("Stride", (Mask,), {"visible": lambda s, r, p, c: c[None] > 2})(),
     )
     for made, options, why in [
-        (Dot(), {}, "there is no function in it"),
-        (Function(f.f, Additive(16, 16, 3).to(q)), {}, "Function is no dot product edited by a function"),
+        (Dot(), {}, "has a function to compile"),
+        (Function(f.f, Additive(16, 16, 3).to(q)), {}, "Function is not a dot product edited by a function"),
         (f + ALiBi(4), {}, "more than a dot product"),
-        (2 * f, {}, "Function is no dot product edited"),
+        (2 * f, {}, "Function is not a dot product edited"),
         (f, {"dropout": 0.1}, "no dropout"),
         (f, {"sink": 0.0}, "no attention sink"),
         (f, {"return_logsumexp": True}, "logsumexp"),
@@ -172,7 +172,7 @@ def test_what_it_refuses():
         with pytest.raises(ValueError, match=f"backend='flex' cannot run this: .*{why}"):
             regard.attend(q, k, v, score=made, backend="flex", **options)
     small = regard.plan(q, k, v, score=f, mask=stride, backend="flex")
-    assert "asked once" in str(small)
+    assert "called once" in str(small)
 
 
 def test_the_planner_takes_it_on_a_gpu():

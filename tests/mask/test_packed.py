@@ -191,9 +191,7 @@ def test_formulas_of_packs_compile_where_the_documents_are_known():
         backend="eager",
         fullgraph=True,
     )
-    with pytest.raises(
-        Exception, match="Near is known by its formula alone, which is asked for queries that stand one"
-    ):
+    with pytest.raises(Exception, match="Near only has a formula, which is called for consecutive queries"):
         late(q, k, v)
 
 
@@ -204,7 +202,7 @@ def test_frequencies_that_go_by_the_length_have_one_length(around):
     long = around(Rotary(Dot(), scaling=NTKScaling(4.0, 4)))
     q, k, v = inputs("more_keys")
     for mask in (mask_of("more_keys"), Documents.known(torch.tensor([0, 1, 3, 6]), torch.tensor([0, 4, 9, 14]))):
-        with pytest.raises(ValueError, match="NTKScaling goes by the length of the sequence, of which packed"):
+        with pytest.raises(ValueError, match="NTKScaling depends on the sequence length, and packed"):
             regard.attend(q, k, v, score=long, mask=mask)
     parts = [x[..., 2:, :] for x in (q, k, v)]
     packed = Documents.packed([0, 1, 4], [0, 6, 12]) & Causal()
@@ -322,10 +320,13 @@ ERRORS = {
     "or": (lambda: attended(PACKED | Prefix(1)), "combines with & only"),
     "not": (lambda: attended(~PACKED & Causal()), "combines with & only"),
     "two": (lambda: attended(PACKED & Causal() & PACKED), "takes one Documents.packed"),
-    "offset": (lambda: attended(PACKED, offset=3), "Documents.packed says where queries stand, and so does offset=3"),
+    "offset": (
+        lambda: attended(PACKED, offset=3),
+        "Documents.packed sets the positions of queries, and so does offset=3",
+    ),
     "positions": (
         lambda: attended(PACKED, positions=(torch.arange(5), None)),
-        "Documents\\(ids\\) goes with positions",
+        "use Documents\\(ids\\) with positions",
     ),
 }
 PACKED = Documents.packed([0, 2, 5], [0, 4, 8])

@@ -184,7 +184,7 @@ def test_weights_of_pytorch_with_other_heads_are_refused() -> None:
 def test_what_pytorch_refuses_of_masks_is_refused_after_replacing_too() -> None:
     layer, x = torch.nn.MultiheadAttention(32, 4, batch_first=True), torch.randn(2, 5, 32)
     replace(layer)
-    with pytest.raises(ValueError, match=r"is_causal=True only says of an attn_mask .*got no attn_mask"):
+    with pytest.raises(ValueError, match=r"is_causal=True is only a hint that attn_mask .*got no attn_mask"):
         layer(x, x, x, is_causal=True)
     added, padding = torch.zeros(5, 5), torch.zeros(2, 5, dtype=torch.uint8)
     with pytest.raises(TypeError, match=r"key_padding_mask must be bool \(True = ignore\) .*got torch.uint8"):

@@ -91,7 +91,7 @@ def test_messages():
         lambda: regard.attend(q, k, v, score=Scale(Dot(), heads=3)): "Scale was made for heads=3, got 4 query heads",
         lambda: regard.attend(q, k, v, score=QKNorm(Dot(), "rms", dim=4)): "QKNorm was made for query_dim=4, got",
         lambda: 2 * Softcap(Dot(), 5.0) + Softcap(Dot(), 1.0): "a sum takes one Softcap",
-        lambda: regard.attend(q, k, v, score=Softcap(Own(), 1.0)): "Softcap cannot wrap Own, which is a formula alone",
+        lambda: regard.attend(q, k, v, score=Softcap(Own(), 1.0)): "Softcap cannot wrap Own, which only has a formula",
     }.items():
         with pytest.raises(ValueError, match=text):
             make()

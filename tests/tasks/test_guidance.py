@@ -301,7 +301,7 @@ def test_a_guided_run_that_was_killed_gives_the_same_weights(data):
     assert train(data, "--out", "whole")[0] == 0
     train_until(data, 8, "--out", "killed")
     code, said = train(data, "--out", "killed", "--set", 'data.cache="kept"')
-    assert code == 0 and "going on from update" in said and "word alignment" in said
+    assert code == 0 and "resuming from update" in said and "word alignment" in said
     assert weights(data / "killed") == weights(data / "whole")
     (data / "killed" / "model.safetensors").unlink()
     code, said = train(data, "--out", "again", "--set", 'data.cache="kept"')

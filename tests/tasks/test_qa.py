@@ -196,7 +196,7 @@ def test_questions_of_one_context_and_bad_ones_among_them(answerer):
         (CONTEXT, "", "the question is empty"),
         ("PK\x03\x00\x00", "What ?", "the context is not text: a NUL at character 3"),
         ("\ud800", "What ?", "the context is not Unicode text: a lone surrogate"),
-        (CONTEXT, "why " * 400, r"the question has [\d,]+ subwords, and the most is 349"),
+        (CONTEXT, "why " * 400, r"the question has [\d,]+ subwords; the maximum is 349"),
     ],
 )
 def test_what_cannot_be_asked_is_told(answerer, context, question, message):
@@ -322,7 +322,7 @@ def test_a_figure_of_the_first_answer(run, folder, text, tmp_path):
     long.write_text(f"{'Dee has the nut . ' * 40}{CONTEXT}")
     done = run(*ask[:-1], long, "What does Bo have ?", "--plot", tmp_path / "b.svg")
     drawn = (tmp_path / "b.svg").read_text()
-    assert "155 words that are looked at less are left out" in drawn and drawn.count(">Dee</text>") < 40
+    assert "155 words with less attention are left out" in drawn and drawn.count(">Dee</text>") < 40
     done = run(*ask, "What does Bo have ?", "--plot", tmp_path / "a.txt")
     assert done.code == 2 and "expected a name that ends in .svg" in done.err and not done.out
 

@@ -197,7 +197,7 @@ def test_attention_is_a_distribution_over_the_context(make):
 
 
 def test_configurations_that_make_no_sense():
-    with pytest.raises(ValueError, match="a reader writes nothing: decoder_layers is 0, got 2"):
+    with pytest.raises(ValueError, match="a reader has no decoder: decoder_layers must be 0, got 2"):
         reader(decoder_layers=2)
     with pytest.raises(ValueError, match="model_layers must be a whole number at least 1"):
         reader(model_layers=0)

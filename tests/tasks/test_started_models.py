@@ -66,7 +66,7 @@ def test_it_begins_with_all_of_the_model(model, files):
     assert all(torch.equal(t, theirs[name]) for name, t in before.model.state_dict().items())
     assert (files / "ours" / "tokenizer.json").read_bytes() == (begun / "tokenizer.json").read_bytes()
     assert after.settings["translate"] == {"beam": 2} and after.settings["align"]["head"] == 1
-    assert f"began with the weights of `{begun}`" in (files / "ours" / "README.md").read_text()
+    assert f"started with the weights of `{begun}`" in (files / "ours" / "README.md").read_text()
 
 
 def test_where_its_alignments_are_read_stays_and_nothing_else_is_told(model, files, capsys):

@@ -110,7 +110,7 @@ def test_documents_longer_than_its_positions_are_read_whole(summarizer):
 def test_a_document_of_which_nothing_can_be_seen_is_told(summarizer):
     for options in ({}, {"length": 5}):
         outputs = summarizer.outputs(["\u200b \u200b", CHAT], **options)
-        assert outputs[0].problem == "the document has no text in it that the model knows" and outputs[1].text
+        assert outputs[0].problem == "the document has no text that the model knows" and outputs[1].text
 
 
 def test_the_command_and_the_explorer_show_it(run, place, summarizer):
@@ -144,7 +144,7 @@ def test_a_killed_run_gives_the_same_weights(place, tmp_path):
     berts.train(tmp_path, bert, out="cut", **short)
     whole, cut = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
     assert whole == cut
-    assert "began with the weights of" in (tmp_path / "cut" / "README.md").read_text()
+    assert "started with the weights of" in (tmp_path / "cut" / "README.md").read_text()
     with pytest.raises(ValueError, match=r"training\.pretrained_lr was 0\.001, is 0\.002"):
         berts.train(tmp_path, bert, out="cut", **short | {"pretrained_lr": 2e-3})
 

@@ -142,7 +142,11 @@ def test_long_documents_are_read_whole_or_refused(folder, summarizer):
     with Largest() as largest:
         (output,) = summarizer.outputs([document], beam=1, max_length=8)
     assert largest.elements < 1_000_000  # no matrix of its words by its tokens, some millions
-    assert output.summaries and f"trained on at most {summarizer.trained}" in output.note and not output.problem
+    assert (
+        output.summaries
+        and f"longer than any training document ({summarizer.trained:,})" in output.note
+        and not output.problem
+    )
     assert output.summaries[0].attention.shape[1] == len(document.split())
     told = [json.loads(line)["dialogue"] for line in (folder.parent / "train.jsonl").read_text().splitlines()]
     sizes = [len(row.ids) for row in summarizer.subwords.encode_batch([flat(text) for text in told])]
@@ -152,7 +156,7 @@ def test_long_documents_are_read_whole_or_refused(folder, summarizer):
     summarizer.limit = 50
     try:
         (output,) = summarizer.outputs([document])
-        assert "the most is 50; cut it into parts" in output.problem and not output.summaries
+        assert "the maximum is 50; cut it into parts" in output.problem and not output.summaries
     finally:
         summarizer.limit = regard.tasks.summarization.summarizer.LIMIT
 
@@ -291,7 +295,7 @@ def test_bad_documents_among_others_are_drawn_over(run, folder, tmp_path):
 
 def test_a_summary_that_was_ended_is_told(run, folder, summarizer):
     done = run("summarize", "-m", folder, "--max-length", "2", CHAT)
-    assert done.code == 0 and "argument 1: the summary was ended at 2 subwords, the most that were allowed" in done.err
+    assert done.code == 0 and "argument 1: the summary was ended at 2 subwords, the maximum" in done.err
     (whole,) = summarizer.outputs([CHAT])
     assert not whole.note
 

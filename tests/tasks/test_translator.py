@@ -142,7 +142,7 @@ def test_a_model_s_own_limit(tmp_path):
     with pytest.warns(UserWarning, match="cut out of a sentence"):
         assert isinstance(translator.translate("dog " * 50), str)
     translator.limit = translator.split = 1
-    with pytest.raises(ValueError, match="line 1: a character of 3 subwords; the most is 1"):
+    with pytest.raises(ValueError, match="line 1: a character of 3 subwords; the maximum is 1"):
         translator.translate("дом", protect=False)
 
 

@@ -121,7 +121,7 @@ def test_arrows_that_lead_nowhere_are_refused(tmp_path: Path, name: str, values:
     np.savez(path, **{key: np.array(x, np.int32) for key, x in good.items()})
     assert list(Lexicon.load(path)) == ["a"]  # b is an arrow by which no word ends
     np.savez(path, **{key: np.array(values if key == name else x, np.int32) for key, x in good.items()})
-    with pytest.raises(ValueError, match="its arrows lead nowhere"):
+    with pytest.raises(ValueError, match="its transitions are invalid"):
         Lexicon.load(path)
 
 

@@ -405,7 +405,9 @@ def test_without_values(score, mask, tmp_path):
         ):
             torch.testing.assert_close(ask(found), ask(whole), rtol=1e-12, atol=1e-12)
         for ask in (lambda t: t.steps(0, 1, 2), lambda t: t.norms(0, 1)):
-            with pytest.raises(ValueError, match=r"values were not kept .*; weights, scores and tiles need none"):
+            with pytest.raises(
+                ValueError, match=r"values, which were not kept .*; weights, scores and tiles do not need them"
+            ):
                 ask(found)
         found.to_html(tmp_path / "t.html")
         assert (tmp_path / "t.html").stat().st_size > 1000
@@ -419,7 +421,7 @@ def test_without_values_of_torchs_own_module():
     with regard.record(module, values=False, inputs=False) as trace:
         _, weights = module(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(trace.weights(0, item=1), weights[1])
-    with pytest.raises(ValueError, match="values were not kept"):
+    with pytest.raises(ValueError, match="steps and norms need the values, which were not kept"):
         trace.steps(0, 0, 0)
 
 

@@ -92,7 +92,7 @@ def test_fsdp_goes_on_where_ddp_was_and_is_one_process(data, alone):
     (two / "model.safetensors").unlink()
     (two / "checkpoints" / "state-00000012.safetensors").unlink()
     _, said = train(data, "fsdp", "--set", "training.parallel=fsdp", launcher=TORCHRUN)
-    assert "going on from update 8" in said
+    assert "resuming from update 8" in said
     assert_same(two, alone)
 
 

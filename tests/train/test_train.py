@@ -308,7 +308,7 @@ def test_without_memory_graphs_are_let_go_and_the_update_is_done_again(replaying
 
     weight, sums, _ = twelve_updates(Updater)
     ours, theirs, engine = twelve_updates(lambda *a: Short(*a, say=said.append))
-    assert len(said) == 1 and "going on without CUDA graphs" in said[0] and not engine.graphs and engine.last is None
+    assert len(said) == 1 and "continuing without CUDA graphs" in said[0] and not engine.graphs and engine.last is None
     torch.testing.assert_close(weight, ours, rtol=1e-12, atol=0)
     assert sums == pytest.approx(theirs, rel=1e-6)
 

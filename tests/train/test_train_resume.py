@@ -21,7 +21,7 @@ def test_killed_twice_and_started_again_gives_the_same_weights(data):
     train_until(data, 24, "--out", "killed")
     (data / "killed" / ".tokenizer.json.99").write_bytes(b"half")  # as if it had been killed there too
     code, said = train(data, "--out", "killed")
-    assert code == 0 and "going on from update" in said
+    assert code == 0 and "resuming from update" in said
     assert weights(data / "killed") == weights(data / "whole")
     assert updates(data / "killed") == list(range(4, 41, 4))
     assert sorted(p.name for p in (data / "killed").iterdir()) == sorted(p.name for p in (data / "whole").iterdir())
@@ -42,13 +42,13 @@ def test_interrupted_it_stops_where_it_is(data):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1].decode()
-    assert process.returncode == 130 and "goes on from the last checkpoint" in said and "Traceback" not in said, said
+    assert process.returncode == 130 and "resumes from the last checkpoint" in said and "Traceback" not in said, said
     assert "Ctrl-C again stops at once" in said
     [state] = (data / "m" / "checkpoints").glob("state-*")
     stopped = int(state.stem.removeprefix("state-"))
     assert 10 <= stopped < 150
     code, said = train(data, "--out", "m", *long)
-    assert code == 0 and f"going on from update {stopped}" in said
+    assert code == 0 and f"resuming from update {stopped}" in said
     assert weights(data / "m") == weights(data / "whole")
     assert updates(data / "m") == updates(data / "whole") == [150, 300]
 
@@ -60,11 +60,13 @@ def test_an_interrupt_before_a_checkpoint_does_not_promise_one(data, monkeypatch
     monkeypatch.chdir(data)
     monkeypatch.setattr("regard.tasks.base.run.fit", interrupted)
     assert main(["--config", "toy.toml", "--out", "m"]) == 130
-    assert capsys.readouterr().err.endswith("stopped; there is no checkpoint yet: the same command begins anew\n")
+    assert capsys.readouterr().err.endswith(
+        "stopped; there is no checkpoint yet: the same command starts from the beginning\n"
+    )
     (data / "m" / "checkpoints").mkdir()
     (data / "m" / "checkpoints" / "state-00001200.safetensors").touch()
     assert main(["--config", "toy.toml", "--out", "m"]) == 130
-    assert "the same command goes on from the last checkpoint, of update 1,200\n" in capsys.readouterr().err
+    assert "the same command resumes from the last checkpoint, of update 1,200\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -99,8 +101,8 @@ def test_a_damaged_checkpoint_is_passed_over(data):
     (data / "m" / "checkpoints" / ".state-00000016.safetensors.99").write_bytes(b"half")  # of a killed process
     code, said = train(data, *short)
     assert code == 0
-    assert "checkpoint passed over" in said and "state-00000012.safetensors: cut short" in said
-    assert "going on from update 8" in said
+    assert "checkpoint skipped" in said and "state-00000012.safetensors: cut short" in said
+    assert "resuming from update 8" in said
     assert weights(data / "m") == first
     assert not list((data / "m" / "checkpoints").glob(".*"))
 
@@ -114,7 +116,7 @@ def test_damaged_checkpoints_do_not_push_out_new_ones(data):
         os.truncate(state, 100)
     train_until(data, 8, "--out", "m")
     code, said = train(data, "--out", "m")
-    assert code == 0 and said.count("checkpoint passed over") == len(states) and "going on from update 8" in said
+    assert code == 0 and said.count("checkpoint skipped") == len(states) and "resuming from update 8" in said
     assert train(data, "--out", "whole")[0] == 0
     assert weights(data / "m") == weights(data / "whole")
 
@@ -124,7 +126,7 @@ def test_other_settings_are_refused_by_name(data):
     before = {p: p.stat().st_mtime_ns for p in (data / "m").rglob("*")}
     code, said = train(data, "--out", "m", "--set", "training.lr=0.5", "--set", "model.dim=32")
     assert code == 2
-    assert "begun with other settings" in said
+    assert "started with other settings" in said
     assert "training.lr was 0.003, is 0.5" in said and "model.dim was 16, is 32" in said and "warmup" not in said
     for limit, told in (("max_tokens=5", "max_tokens was 256, is 5"), ("max_ratio=2", "max_ratio was not set, is 2")):
         code, said = train(data, "--out", "m", "--set", f"data.{limit}")
@@ -141,7 +143,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_mended(data):
     code, said = train(data, "--out", "m", "--set", "training.updates=4", "--set", "training.tokens=2")
     assert code == 2 and "cannot hold pair" in said and (data / "m" / "config.toml").exists()
     code, said = train(data, "--out", "m", "--set", "training.updates=4", "--set", "subwords.vocab_size=300")
-    assert code == 0 and "this one begins anew" in said
+    assert code == 0 and "this one starts from the beginning" in said
     assert train(data, "--out", "whole", "--set", "training.updates=4", "--set", "subwords.vocab_size=300")[0] == 0
     assert weights(data / "m") == weights(data / "whole")
 
@@ -165,7 +167,7 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_stays(data):
     limit = states[-1].stat().st_size - 100
     code, said = train(data, "--out", "m", limit=limit)
     assert code == 2, said
-    assert "the checkpoint could not be written: File too large; the run can go on from update" in said
+    assert "the checkpoint could not be written: File too large; the run can resume from update" in said
     assert all(p.read_bytes() == content for p, content in kept.items() if p.exists())
     assert states[-1].exists() and not list((data / "m" / "checkpoints").glob(".*"))
 
@@ -188,10 +190,10 @@ def test_bad_input_is_said_with_exit_code_2(data, monkeypatch, capsys):
     (data / "file").write_text("mine")
     cases = [
         (("--source", "nowhere.en", "--out", "m"), "nowhere.en: there is no such file"),
-        (("--target", "short.fr", "--out", "m"), "train.en has 200 lines, short.fr 1: expected as many"),
+        (("--target", "short.fr", "--out", "m"), "train.en has 200 lines, short.fr 1: expected the same number"),
         (("--source", "empty", "--target", "empty", "--out", "m"), "the corpus is empty: no pairs in empty + empty"),
         (("--target", "latin.fr", "--out", "m"), "latin.fr:1: not UTF-8"),
-        (("--out", "notes"), "notes is not empty and holds no run of training; nothing in it was touched"),
+        (("--out", "notes"), "notes is not empty and holds no training run; it was left unchanged"),
         (("--out", "file"), "file: expected a folder to write the model to, but it is a file"),
         (("--out", "m", "--set", "training.lr=fast"), "lr must be a number of at least 0, got 'fast'"),
         (("--out", "m", "--set", "model.width=3"), "[model] has no width; a transformer takes"),
@@ -266,5 +268,5 @@ def test_a_gpu_without_memory_is_said_in_one_line(data, monkeypatch, capsys):
     monkeypatch.setattr("regard.tasks.base.run.fit", full)
     assert main(["--config", "toy.toml", "--out", "m"]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("regard: error: CUDA out of memory. If other programs take its memory, end them: there is")
+    assert error.startswith("regard: error: CUDA out of memory. If other programs use its memory, end them: there is")
     assert "--set training.accumulate=4" in error

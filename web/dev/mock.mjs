@@ -201,7 +201,7 @@ const kinds = (model) =>
 
 function post(url, body) {
   const [, id] = /^\/api\/trace\/(\w+)\/knockout$/.exec(url.pathname) ?? [];
-  if (id) return traces.has(id) ? [200, knockout(traces.get(id), body.heads)] : [404, { error: "this trace is gone: send the sentence again" }];
+  if (id) return traces.has(id) ? [200, knockout(traces.get(id), body.heads)] : [404, { error: "this trace has expired: send the sentence again" }];
   const model = MODELS.find((m) => m.name === (body.model || MODELS[0].name));
   if (!model) return [404, { error: `no model is called ${body.model}` }];
   if (!body.text?.trim()) return [400, { error: "the sentence is empty" }];
@@ -227,7 +227,7 @@ function get(url) {
   }
   const [, id, what] = /^\/api\/trace\/(\w+)\/(\w+)$/.exec(url.pathname) ?? [];
   const trace = traces.get(id);
-  if (!trace) return [404, { error: "this trace is gone: send the sentence again" }];
+  if (!trace) return [404, { error: "this trace has expired: send the sentence again" }];
   const [layer, query] = [Number(ask.layer ?? 0), Number(ask.query)];
   if (what === "row") {
     const rolled = ask.measure === "rollout";

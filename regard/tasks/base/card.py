@@ -35,8 +35,8 @@ TRANSLATION = CardText(
     "Translate with `regard translate --model FOLDER`.",
     f"{LOSS}; BLEU and chrF, where given, are of greedy decoding.",
     """\
-It translates sentences of the kind it was trained on, one at a time. Elsewhere it may leave things out, repeat itself
-or make things up, fluently; names and numbers deserve a look. It carries over whatever bias its data have.""",
+It translates sentences of the kind it was trained on, one at a time. On other text it may leave things out, repeat
+itself or invent things, in fluent language; check names and numbers. It reproduces the bias of its data.""",
 )
 
 
@@ -70,7 +70,7 @@ Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-
 
 {trained_on}
 
-{words.origin}Whether the model may be passed on depends on the licences of {words.licensed}.
+{words.origin}Whether you may redistribute the model depends on the licences of {words.licensed}.
 
 ## Size
 

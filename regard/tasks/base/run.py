@@ -41,7 +41,7 @@ class Work(ABC, Generic[S]):
     words: ClassVar[CardText] = TRANSLATION
     scores: ClassVar[Mapping[str, str]] = {"transformer": "cross_score", "rnn": "score"}
     score_help: ClassVar[str] = "the score of cross-attention"
-    laptop_quality: ClassVar[str] = "how good it is, validation tells"
+    laptop_quality: ClassVar[str] = "validation will show how good it is"
     unasked: ClassVar[frozenset[str]] = frozenset()  # settings of its models that are no flags: they have one value
 
     @abstractmethod
@@ -169,7 +169,7 @@ def _kept(folder: Path, task: str) -> dict[str, Any] | None:
             raise ValueError(f"{folder} holds a model of task {kept.get('task')!r}; choose another folder")
         return kept
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise ValueError(f"{folder} is not empty and holds no run of training; nothing in it was touched")
+        raise ValueError(f"{folder} is not empty and holds no training run; it was left unchanged")
     return None
 
 
@@ -194,7 +194,10 @@ def _mended(kept: Mapping[str, Any], now: Mapping[str, Any], folder: Path, ranks
         if ranks.main:
             for name in ("config.toml", "tokenizer.json"):
                 (folder / name).unlink(missing_ok=True)
-        report.say(f"{folder}: a run with other settings ended there before its first checkpoint; this one begins anew")
+        report.say(
+            f"{folder}: a run with other settings ended there before its first checkpoint; this one starts from "
+            "the beginning"
+        )
 
 
 def _subwords(

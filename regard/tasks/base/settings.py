@@ -409,8 +409,8 @@ def check_same(kept: Mapping[str, Any], now: Mapping[str, Any], folder: object) 
             differ.append(f"{name} was {kept.get('data', {}).get(key)}, is {now['data'][key]}")
     if differ:
         raise Mismatch(
-            f"{folder} holds a run that was begun with other settings: {'; '.join(differ)}. "
-            "Use the same settings to go on with it, or another folder for a new run"
+            f"{folder} has a run that was started with other settings: {'; '.join(differ)}. "
+            "Use the same settings to resume it, or another folder for a new run"
         )
 
 

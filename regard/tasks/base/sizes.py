@@ -67,8 +67,8 @@ def expectation(fitted: Fitted, size: int, quality: str) -> str:
         return ""
     minutes = f"{least:,} to {most:,} minutes" if least < most else "a minute or two"
     told = (
-        f"{training.updates:,} updates of {training.tokens:,} subwords, some {operations / 1e12:,.0f} trillion "
-        f"operations: about {minutes} on a laptop's CPU; the time left is told after the third update"
+        f"{training.updates:,} updates of {training.tokens:,} subwords, about {operations / 1e12:,.0f} trillion "
+        f"operations: {minutes} on a laptop's CPU; the time left is shown after the third update"
     )
     if fitted.preset is not None:
         return f"preset {fitted.preset}: {told}; {quality}"

@@ -160,9 +160,9 @@ class Answerer:
 
     def _too_odd(self, asked: Encoded, told: Encoded) -> str:
         if not asked.ids or not told.ids:
-            return f"the {'question' if told.ids else 'context'} has no text in it that the model knows"
+            return f"the {'question' if told.ids else 'context'} has no text that the model knows"
         if len(asked.ids) > self.room.most:
-            return f"the question has {len(asked.ids):,} subwords, and the most is {self.room.most:,}"
+            return f"the question has {len(asked.ids):,} subwords; the maximum is {self.room.most:,}"
         return ""
 
     def _answer(

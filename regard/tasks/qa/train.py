@@ -324,14 +324,14 @@ class _Answering(run.Work[Settings]):
 `nll` is −log P(start) − log P(end) in nats; EM and F1 are SQuAD's, in per cent. `valid_loss` decided which weights to
 keep.""",
         """\
-It marks a passage of the context that it is given, right or wrong, and knows nothing else; it was trained on texts and
-questions of one kind. {always}It carries over whatever bias its data have.""",
+It marks a passage of the given context, right or wrong, and has no other knowledge. It was trained on texts and
+questions of one kind. {always}It reproduces the bias of its data.""",
         unit="questions",
         seen="windows",
     )
     files = (
-        ("questions", "questions: SQuAD's .json, or .jsonl, .tsv; perhaps gzipped"),
-        ("valid_questions", "the same, to validate on"),
+        ("questions", "questions: SQuAD's .json, or .jsonl, .tsv; may be gzipped"),
+        ("valid_questions", "the same, for validation"),
     )
     examples = """\
   regard train --task qa --questions train.json --valid-questions dev.json --out model/
@@ -401,11 +401,11 @@ questions of one kind. {always}It carries over whatever bias its data have.""",
 
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         none, start = tables["data"]["unanswerable"], tables["model"].get("pretrained")
-        always = "" if none else "It was never shown a question without an answer, and answers all. "
+        always = "" if none else "It was trained without unanswerable questions, and always answers. "
         words = self.words._replace(
             limits=self.words.limits.format(always=always),
             among=f", {none:,} of them without an answer",
-            origin=f"The encoder began with the weights of `{start}`. " if start else "It began from scratch. ",
+            origin=f"The encoder started with the weights of `{start}`. " if start else "It was trained from scratch. ",
             licensed="these texts and weights" if start else "these texts",
         )
         return model_card(tables, outcome, words=words, **about)

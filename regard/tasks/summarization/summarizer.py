@@ -201,7 +201,7 @@ class Summarizer:
             for i, rows in zip(some, found, strict=True):
                 outputs[i].summaries = [summary_of(documents[i], encoded[i], *one, self.subwords) for one in rows]
                 if length is None and rows and len(rows[0][0].tokens) > most:  # with the end symbol
-                    cut = f"the summary was ended at {most:,} subwords, the most that were allowed"
+                    cut = f"the summary was ended at {most:,} subwords, the maximum"
                     outputs[i].note = "; ".join(filter(None, (outputs[i].note, cut)))
             if progress:
                 progress(len(batch))
@@ -218,14 +218,14 @@ class Summarizer:
     def _told_of(self, size: int) -> tuple[str, str]:
         """A problem, a note, or neither."""
         if not size:
-            return "the document has no text in it that the model knows", ""
+            return "the document has no text that the model knows", ""
         if size > self.limit:
-            return f"{size:,} subwords, and the most is {self.limit:,}; cut it into parts and summarize each", ""
+            return f"{size:,} subwords; the maximum is {self.limit:,}; cut it into parts and summarize each", ""
         notes = []
         if (windows := self.model.windows(size + 1)) > 1:
             notes.append(f"read in {windows} windows of {self.model.max_length}")
         if self.trained is not None and size > self.trained:
-            notes.append(f"and it was trained on at most {self.trained:,}: do not expect too much")
+            notes.append(f"longer than any training document ({self.trained:,}): expect more mistakes")
         return "", f"{size:,} subwords, {', '.join(notes)}" if notes else ""
 
     @torch.no_grad()

@@ -266,7 +266,7 @@ class _Summarization(PairWork[Settings]):
     settings = Settings
     files = (
         ("train", "documents with summaries: JSON lines or .tsv, perhaps gzipped"),
-        ("valid", "others, to validate on"),
+        ("valid", "the same, for validation"),
     )
     scores: ClassVar[Mapping[str, str]] = {"pointer": "copy_score"}
     score_help = "the score of the attention that copies"
@@ -275,9 +275,9 @@ class _Summarization(PairWork[Settings]):
         "Summarize with `regard summarize --model FOLDER`.",
         f"{LOSS}; ROUGE, where given, is of greedy decoding.",
         """\
-It summarizes documents of the kind and length it was trained on. It may leave out what matters, put words into the
-wrong mouth or make things up, fluently: `regard summarize --show` tells which words were copied, and from where. It
-carries over whatever bias its data have.""",
+It summarizes documents of the kind and length it was trained on. It may leave out what matters, attribute
+words to the wrong person or invent things, in fluent language: `regard summarize --show` shows which words were copied,
+and from where. It reproduces the bias of its data.""",
     )
     examples = """\
   regard train --task summarization --train train.jsonl --valid valid.jsonl --out model/
@@ -332,7 +332,7 @@ carries over whatever bias its data have.""",
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         words = self.words
         if start := tables["model"].get("pretrained"):
-            origin = f"The encoder began with the weights of `{start}`. "
+            origin = f"The encoder started with the weights of `{start}`. "
             words = words._replace(origin=origin, licensed="these texts and weights")
         return model_card(tables, outcome, words=words, **about)
 

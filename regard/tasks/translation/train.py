@@ -149,14 +149,14 @@ class _Translation(PairWork[Settings]):
     about = "Train a translation model from pairs of lines."
     settings = Settings
     laptop_quality = (
-        "expect the gist of sentences like those it is trained on, and errors in many long ones: of 8,000 captions "
+        "expect the gist of sentences similar to the training data, and errors in many long ones: with 8,000 captions "
         "it had BLEU 42 on other captions"
     )
     files = (
         ("source", "source lines, or both sides in a .tsv or .jsonl; any file may be gzipped"),
         ("target", "target lines"),
-        ("valid_source", "source lines to validate on, or both sides"),
-        ("valid_target", "target lines to validate on"),
+        ("valid_source", "source lines for validation, or both sides"),
+        ("valid_target", "target lines for validation"),
     )
     examples = """\
   regard train --source train.en --target train.fr --valid-source val.en --valid-target val.fr --out model/
@@ -164,7 +164,7 @@ class _Translation(PairWork[Settings]):
   regard train --config recipe.toml --out model/ --updates 20000 --seed 2
   regard train ... --out rnn/ --kind rnn --score additive
   regard train ... --out model/ --set model.self_score=relative --set training.rdrop=5
-  regard train --start model/ --source our.en --target our.fr --out ours/      # goes on with other pairs
+  regard train --start model/ --source our.en --target our.fr --out ours/      # fine-tunes it on other pairs
   torchrun --nproc-per-node 4 -m regard train ... --out model/"""
 
     def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
@@ -201,7 +201,7 @@ class _Translation(PairWork[Settings]):
         where = f"head {found.table['head']}" if "head" in found.table else "the mean of its heads"
         report.say(
             f"word alignments are read from decoder layer {found.table['layer']}, {where}: "
-            f"{found.agreement:.0%} of the links that counting finds"
+            f"they agree with {found.agreement:.0%} of the links found by counting"
         )
         return {"align": found.table}
 
@@ -215,7 +215,7 @@ class _Translation(PairWork[Settings]):
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
         words = self.words
         if start := tables["training"].get("start"):
-            origin = f"Training began with the weights of `{start}`. "
+            origin = f"Training started with the weights of `{start}`. "
             words = words._replace(origin=origin, licensed="these texts and weights")
         return model_card(tables, outcome, words=words, **about)
 

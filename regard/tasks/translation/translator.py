@@ -273,7 +273,7 @@ class Translator:
             if outputs[i].problem:
                 continue
             if (longest := max(len(side.ids) for side in sides)) > self.limit:
-                outputs[i].problem = f"{longest:,} subwords, and the most is {self.limit:,}"
+                outputs[i].problem = f"{longest:,} subwords; the maximum is {self.limit:,}"
             elif not all(text.strip() for text in pairs[i]):
                 outputs[i].problem = f"the {'target' if pairs[i][0].strip() else 'source'} is empty"
             else:
@@ -359,7 +359,7 @@ class Translator:
                 cut = segments(line, self._sources, self.limit, keep=keep.get(i, ()))
             longest = max(len(segment.encoded.ids) for segment in cut)
             if longest > self.limit:
-                outputs[i].problem = f"a character of {longest} subwords; the most is {self.limit}"
+                outputs[i].problem = f"a character of {longest} subwords; the maximum is {self.limit}"
                 continue
             if len(whole.ids) > self.limit:
                 outputs[i].note = _note(line, len(whole.ids), len(cut))
