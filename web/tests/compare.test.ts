@@ -62,7 +62,7 @@ describe("matrices", () => {
     const [one, two] = [[unit("a", 0)], [unit("b", 0)]];
     expect(mismatch({ rows: one, columns: one }, { rows: one, columns: one })).toBe("");
     expect(mismatch({ rows: one, columns: one }, { rows: two, columns: one })).toContain("words that look");
-    expect(mismatch({ rows: one, columns: one }, { rows: one, columns: two })).toContain("look at different");
+    expect(mismatch({ rows: one, columns: one }, { rows: one, columns: two })).toContain("attend to different");
   });
 
   it("are loaded at once, by rows, or by steps", async () => {

@@ -63,7 +63,7 @@ export const difference = (first: number[][], second: number[][]) => first.map((
 export function mismatch(first: { rows: Unit[]; columns: Unit[] }, second: { rows: Unit[]; columns: Unit[] }): string {
   const same = (a: Unit[], b: Unit[]) => a.length === b.length && a.every((unit, i) => unit.label === b[i]!.label);
   if (!same(first.rows, second.rows)) return "The two have different words that look, so they have no difference.";
-  return same(first.columns, second.columns) ? "" : "The two look at different words, so they have no difference.";
+  return same(first.columns, second.columns) ? "" : "The two attend to different words, so there is no difference to show.";
 }
 
 export const MOST = 512;

@@ -24,9 +24,9 @@ export interface Measured {
 }
 
 export const MEASURES: Record<Exclude<Sort, "layer">, Measured> = {
-  entropy: { name: "entropy", unit: "nats", digits: 2, about: "how spread its attention is, the mean over all queries; 0 is one key alone" },
-  sink: { name: "sink mass", unit: "", digits: 2, about: "how much of its attention the first key gets, the mean over all queries" },
-  distance: { name: "distance", unit: "tokens", digits: 1, about: "how far away what it looks at is, the mean over all queries" },
+  entropy: { name: "entropy", unit: "nats", digits: 2, about: "how spread out its attention is, averaged over all queries; 0: all on one key" },
+  sink: { name: "sink mass", unit: "", digits: 2, about: "the share of attention on the first key, averaged over all queries" },
+  distance: { name: "distance", unit: "tokens", digits: 1, about: "the distance to the keys it attends to, averaged over all queries" },
   effect: { name: "effect", unit: "Δ log p", digits: 3, about: "the translation’s log-probability without the head, minus that with it" },
 };
 

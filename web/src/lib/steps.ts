@@ -78,9 +78,9 @@ export function explain(cell: Cell, steps: Steps, keys: string[]): string {
   const at = (values: readonly (number | null)[] | undefined, i: number) => fixed(values?.[i], 4);
   switch (step) {
     case "query_input":
-      return `x[${index}] = ${at(steps.query_input ?? [], index)}, what the attention was given for the query`;
+      return `x[${index}] = ${at(steps.query_input ?? [], index)}, the attention’s input for the query`;
     case "key_input":
-      return `x[${index}] = ${at(steps.key_input ?? [], index)}, what the attention was given for the key`;
+      return `x[${index}] = ${at(steps.key_input ?? [], index)}, the attention’s input for the key`;
     case "q":
     case "products-q":
       return `q[${index}] = ${at(steps.q, index)}, the query’s input through W_Q`;
@@ -103,8 +103,8 @@ export function explain(cell: Cell, steps: Steps, keys: string[]): string {
         : `the whole score of ${key} = ${at(steps.scaled, index)}`;
     case "masked":
       return steps.masked[index] === null
-        ? `${key} may not be looked at: −∞`
-        : `${key} may be looked at: ${at(steps.masked, index)} as it was`;
+        ? `${key} is masked: −∞`
+        : `${key} is not masked: ${at(steps.masked, index)}, unchanged`;
     case "weights":
       return `exp(${at(steps.masked, index)}) / Σ exp(…) = ${at(steps.weights, index)} for ${key}`;
     case "weighted":

@@ -4,13 +4,13 @@ import type { View } from "./selection";
 import type { Model, Models, Named, Task } from "./types";
 
 export const TABS: Record<View, { label: string; asks: string }> = {
-  sentence: { label: "Sentence", asks: "What does this word look at?" },
-  steps: { label: "Steps", asks: "How was this number made?" },
-  align: { label: "Align", asks: "Which source word made this target word?" },
+  sentence: { label: "Sentence", asks: "What does this word attend to?" },
+  steps: { label: "Steps", asks: "How is this number computed?" },
+  align: { label: "Align", asks: "Which source word produced this target word?" },
   heads: { label: "Heads", asks: "What does each head do?" },
   compare: { label: "Compare", asks: "Where do these two differ?" },
   long: { label: "Long", asks: "Where does attention go in a long text?" },
-  summary: { label: "Summary", asks: "What was this summary made of?" },
+  summary: { label: "Summary", asks: "Where does each word of the summary come from?" },
   answer: { label: "Answer", asks: "Where in the text is the answer?" },
 };
 
