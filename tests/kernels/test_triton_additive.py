@@ -15,6 +15,7 @@ from interpreting import CUDA, DEVICE
 import regard
 from regard.kernels import operator, reference
 from regard.kernels.gpu import additive as triton_additive
+from regard.kernels.gpu import limits
 from regard.kernels.gpu.additive import (
     TOLERANCE,
     AdditiveConfig,
@@ -395,6 +396,8 @@ MASKS = {
     "documents_one": lambda q, k: Documents(ids(q), ids(k)),
     "unsorted": lambda q, k: Documents(ids(q).flip(-1), torch.randint(0, 3, (1, k), device=DEVICE)),
     "and": lambda q, k: Causal() & Lengths(torch.tensor([k, k - 5], device=DEVICE)) & Window(20, None),
+    "window_or_prefix": lambda q, k: Window(6, 0) | Prefix(torch.tensor([12, 0], device=DEVICE)),
+    "causal_or_prefix": lambda q, k: (Causal() | Prefix(29)) & Documents(ids(q), ids(k)) & Lengths(k - 1),
     "many": lambda q, k: (
         Documents(ids(q), ids(k)) & Causal() & Lengths(k - 1) & Prefix(torch.tensor([7, k], device=DEVICE))
     ),
@@ -409,7 +412,7 @@ def test_masks(name, dtype):
 
 
 @pytest.mark.parametrize("offset", [-60, -3, 0, 1, 33, 200, "items"])
-@pytest.mark.parametrize("name", ["causal", "window"])
+@pytest.mark.parametrize("name", ["causal", "window", "causal_or_prefix"])
 def test_offsets_of_positions(name, offset):
     offset = torch.tensor([[-4], [40]], device=DEVICE) if offset == "items" else offset
     mask = MASKS[name](20, 40)
@@ -418,8 +421,14 @@ def test_offsets_of_positions(name, offset):
 
 def test_other_masks_are_refused():
     dense = torch.ones(1, 1, 17, 33, dtype=torch.bool, device=DEVICE)
-    for mask in (Dense(dense), ~Causal(), Causal() | Prefix(3), Causal() & Dense(dense)):
-        assert "knows no" in triton_additive.refuses(problem(mask=mask))
+    for mask in (
+        Dense(dense),
+        ~Causal(),
+        Causal() | Causal(),
+        Causal() & Dense(dense),
+        (Causal() | Prefix(3)) & Causal(),
+    ):
+        assert "none of these" in triton_additive.refuses(problem(mask=mask))
 
 
 # --- other terms, dropout, sink, what is not finite ---
@@ -571,7 +580,7 @@ def test_it_says_what_it_cannot_do(monkeypatch):
     assert "whole sequences" in refuses(replace(p, rows=torch.arange(17)))
     many = (KeyTerm(number(1, 1, 33, 1)),) * 2
     assert "at most one" in refuses(problem(terms=many))
-    monkeypatch.setattr(triton_additive, "_MISSING", True)
+    monkeypatch.setattr(limits, "TRITON_MISSING", True)
     assert "not installed" in refuses(p)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     if not CUDA:

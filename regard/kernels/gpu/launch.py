@@ -4,7 +4,8 @@ Triton binds arguments, works out which of them are special (1, a multiple of 16
 all that on every launch: about a tenth of a millisecond for sixty arguments. Here the key is a tuple of the same facts,
 made in a few microseconds, and a kernel that was compiled for it is started as it is.
 
-Beside it, what everything that launches kernels asks: where they run, and in blocks of which power of two.
+Beside it, what everything that launches kernels asks: where they run, in blocks of which power of two, built how, and
+where a tensor's rows lie.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from regard.score.terms import Problem
 
 INT32 = 2**31
 
@@ -86,3 +90,49 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 def power(n: int, least: int = 1) -> int:
     """The next power of two; tensor cores take 16 at ``least``."""
     return max(least, 1 << (n - 1).bit_length())
+
+
+@lru_cache(64)
+def properties(device: torch.device) -> Any:
+    return torch.cuda.get_device_properties(device)
+
+
+class Build(Protocol):
+    """Warps, pipeline stages, and registers per thread: None, as many as the compiler likes."""
+
+    @property
+    def warps(self) -> int: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def registers(self) -> int | None: ...
+
+
+def options(build: Build) -> dict[str, int]:
+    """How the compiler is to build a kernel."""
+    options = {"num_warps": build.warps, "num_stages": build.stages}
+    return options if build.registers is None else {**options, "maxnreg": build.registers}
+
+
+# --- tensors as arguments ---
+
+
+def strides(names: str, x: Tensor | None) -> dict[str, int]:
+    """Of batch, heads and length under these names, 0 where broadcast."""
+    if x is None:
+        return dict.fromkeys(names.split(), 0)
+    return {name: 0 if n == 1 else stride for name, n, stride in zip(names.split(), x.shape, x.stride(), strict=False)}
+
+
+def batch_stride(x: Tensor | None) -> int:
+    return 0 if x is None or x.shape[0] == 1 else x.stride(0)
+
+
+def row_major(x: Tensor) -> Tensor:
+    """With the numbers of a row next to each other."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def per_head(x: Tensor | None, p: Problem) -> Tensor | None:
+    """[B|1, H|1] → [B, H] of float32."""
+    return None if x is None else x.float().expand(p.batch, p.heads).contiguous()

@@ -30,20 +30,19 @@ GHz. Per pair and dim, of the inner loops' machine code at d = 64, and the least
 
 Softmax and the products with the values come on top. What tiles need of memory is asked for one tile ahead.
 
-The GPU code is in ``_device``. Beside it: ``_config`` has the block sizes, ``_masks`` and ``_arguments`` the arguments,
-``_forward`` and ``_backward`` the launches. The workspace of the backward pass holds dS for as many heads and keys as
-fit into WORKSPACE bytes.
+The GPU code is in ``_device``. Beside it: ``_config`` has the block sizes, ``_arguments`` the arguments, ``_forward``
+and ``_backward`` the launches. The workspace of the backward pass holds dS for as many heads and keys as fit into
+WORKSPACE bytes.
 """
 
 from __future__ import annotations
-
-import importlib.util
 
 import torch
 from torch import Tensor
 
 from regard.kernels import operator
 from regard.kernels._additive import readable, refuses_terms
+from regard.kernels.gpu import limits
 from regard.kernels.gpu.additive import _forward
 from regard.kernels.gpu.additive._arguments import AdditiveArguments
 from regard.kernels.gpu.additive._backward import WORKSPACE, Backward
@@ -58,8 +57,7 @@ from regard.kernels.gpu.additive._config import (
     configure,
     padded,
 )
-from regard.kernels.gpu.additive._masks import AdditiveMask
-from regard.kernels.gpu.launch import interpreted, on
+from regard.kernels.gpu.launch import on
 from regard.score.terms import Problem
 
 __all__ = [
@@ -80,32 +78,13 @@ __all__ = [
 NAME = "triton_additive"
 MOST_HIDDEN, MOST_VALUES = 512, 256
 
-_MISSING = importlib.util.find_spec("triton") is None
-
 
 def refuses(problem: Problem) -> str | None:
     p, terms = problem, problem.terms
-    if p.device.type != "cuda" and not (interpreted() and p.device.type == "cpu"):
-        return f"it runs on a CUDA GPU, not on {p.device.type}"
-    if why := refuses_terms(terms):
+    if why := limits.refuses_device(p) or refuses_terms(terms) or limits.refuses(p):
         return why
-    if p.dtype == torch.float64:
-        return "it computes in float32"
-    if not p.batch or not p.queries or not p.keys or not p.v.shape[-1] or not terms.tanhs[0].a.shape[-1]:
-        return "the problem is empty"
     if terms.tanhs[0].a.shape[-1] > MOST_HIDDEN or p.v.shape[-1] > MOST_VALUES:
         return f"it takes at most {MOST_HIDDEN} hidden and {MOST_VALUES} value dims"
-    if p.rows is not None:
-        return "it takes whole sequences of queries"
-    if p.per_query or p.key_positions is not None:
-        return "queries or keys have positions of their own"
-    seen = AdditiveMask.of(p.mask)
-    if isinstance(seen, str):
-        return seen
-    if _MISSING:
-        return "triton is not installed (pip install triton)"
-    if p.device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(p.device) < (8, 0)):
-        return "it needs an NVIDIA GPU of compute capability 8.0 or later"
     return None
 
 
@@ -142,13 +121,7 @@ class TritonAdditive:
             given = AdditiveArguments(p, config, config.forward_exact)
             out = torch.empty(p.batch, p.heads, p.queries, p.v.shape[-1], dtype=torch.float32, device=p.device)
             lse = torch.empty(p.batch, p.heads, p.queries, dtype=torch.float32, device=p.device)
-            if p.queries <= FEW:
-                _forward.few(given, out, lse)
-                return out, lse
-            given.setup()
-            given.prepare(across=True)
-            for series in given.forms():
-                _forward.launch(given, out, lse, series)
+            _forward.run(given, out, lse)
             return out, lse
 
     def backward(self, p: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:

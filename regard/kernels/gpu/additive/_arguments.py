@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernels import _dropout
+from regard.kernels.gpu import dropout, masks
 from regard.kernels.gpu.additive._config import TERMS, TOLERANCE, AdditiveConfig, Tiles, by_series, padded
-from regard.kernels.gpu.additive._masks import FAR, AdditiveMask, document_spans
-from regard.kernels.gpu.launch import launchers, power
+from regard.kernels.gpu.launch import batch_stride, launchers, per_head, power, row_major, strides
 from regard.kernels.gpu.series import SERIES
 from regard.score.terms import Problem
+
+DOC_ROWS, DOC_STEP = 32, 128  # rows as in the kernels, no more than any block has; and how fine spans are cut
+TERM_NAMES = ["key", "bias", "bias_b", "bias_h", "bias_i", "bias_j"]
+TERM_NAMES += ["table", "table_b", "table_h", "table_i", "reach", "slope"]
 
 
 @lru_cache(1)
@@ -41,12 +44,12 @@ class AdditiveArguments:
         assert tanh.b is not None
         self.p, self.config, self.exact, self.kernels = p, config, exact, _kernels()
         self.series = by_series(p)
-        self.a, self.b, self.v = _row_major(tanh.a), _row_major(tanh.b), _row_major(p.v)
+        self.a, self.b, self.v = row_major(tanh.a), row_major(tanh.b), row_major(p.v)
         self.dims, self.value_dims = tanh.a.shape[-1], p.v.shape[-1]
         self.padded_dims = padded(self.dims, 32)
         self.padded_values = power(self.value_dims, 16)
         self.rows, self.keys = padded(p.queries, config.pad_queries), padded(p.keys, config.pad_keys)
-        self.mask = self._mask()
+        self.mask, self.dropout = masks.arguments(p), dropout.arguments(p)
 
     def setup(self) -> None:
         """What depends on the data's range, and the weights as the kernels read them."""
@@ -68,35 +71,9 @@ class AdditiveArguments:
 
     # --- arguments ---
 
-    def _mask(self) -> dict[str, Any]:
-        p = self.p
-        seen = AdditiveMask.of(p.mask)
-        assert not isinstance(seen, str), seen
-        self.masked = seen.any
-        lengths = None
-        for n in seen.lengths:
-            n = n.clamp(0, p.keys).to(torch.int32).expand(p.batch)
-            lengths = n if lengths is None else torch.minimum(lengths, n)
-        self.documents: dict[str, Any] = dict.fromkeys(("q_docs", "k_docs"))
-        self.documents |= {"q_docs_b": 0, "k_docs_b": 0}
-        self.key_spans: Tensor | None = None
-        self.query_spans: Tensor | None = None
-        if seen.documents is not None:
-            q, k = (x.contiguous() for x in seen.documents.tensors)
-            self.documents = {"q_docs": q, "k_docs": k, "q_docs_b": batch_stride(q), "k_docs_b": batch_stride(k)}
-            self.key_spans, self.query_spans = (document_spans(seen.documents, p, along) for along in (0, 1))
-        offsets = p.offset[:, 0].to(torch.int32).expand(p.batch).contiguous() if isinstance(p.offset, Tensor) else None
-        return {
-            "keys": p.keys if seen.keys is None else max(0, min(p.keys, seen.keys)),
-            "lengths": None if lengths is None else lengths.contiguous(),
-            "offsets": offsets,
-            "offset": p.offset if isinstance(p.offset, int) else 0,
-            "left": None if seen.left is None else min(seen.left, FAR),
-            "right": None if seen.right is None else min(seen.right, FAR),
-        }
-
-    def spans(self, name: str, spans: Tensor | None) -> dict[str, Any]:
-        return {name: spans, f"{name}_b": 0 if spans is None else batch_stride(spans)}
+    def spans(self, *, by_keys: bool) -> dict[str, Any]:
+        """Where the documents of a block of queries (or keys) lie, of whatever block."""
+        return masks.spans(self.p, DOC_ROWS, DOC_STEP, by_keys=by_keys)
 
     def sizes(self) -> dict[str, Any]:
         p = self.p
@@ -107,65 +84,29 @@ class AdditiveArguments:
         }  # fmt: skip
 
     def values(self) -> dict[str, Any]:
-        v = self.v
-        return {"DV": self.value_dims, "DVP": self.padded_values, **strides("v", v)}
+        return {"DV": self.value_dims, "DVP": self.padded_values, **strides("v_b v_h v_s", self.v)}
 
     def terms(self, poison: bool) -> dict[str, Any]:
         """The other terms. If asked for, what a query must not see is NaN: a key term, and one number per query."""
-        p = self.p
-        key, row = None, None
+        p, shape = self.p, (self.p.batch, self.p.heads, self.p.queries)
+        terms: dict[str, Any] = dict.fromkeys(TERM_NAMES)
         for term in p.terms.keys:
             assert term.c is not None
-            key = term.c[..., 0].to(torch.float32)
-        if poison and p.bad_keys is not None:
-            zero = torch.zeros((), device=p.device) if key is None else key
-            key = zero.masked_fill(p.bad_keys, torch.nan)
-        if poison and p.bad_rows is not None:
-            row = torch.zeros((), device=p.device).masked_fill(p.bad_rows, torch.nan)
-        arguments: dict[str, Any] = {"key": None if key is None else key.contiguous()}
+            terms["key"] = term.c[..., 0].to(torch.float32).contiguous()
         if poison:
-            arguments["row"] = row
-        names = (
-            "bias",
-            "bias_b",
-            "bias_h",
-            "bias_i",
-            "bias_j",
-            "table",
-            "table_b",
-            "table_h",
-            "table_i",
-            "reach",
-            "slope",
-        )
-        arguments |= dict.fromkeys(names)
+            zero = torch.zeros((), device=p.device)
+            if p.bad_keys is not None:
+                key = zero if terms["key"] is None else terms["key"]
+                terms["key"] = key.masked_fill(p.bad_keys, torch.nan).contiguous()
+            terms["row"] = None if p.bad_rows is None else zero.masked_fill(p.bad_rows, torch.nan).contiguous()
         for bias_term in p.terms.biases:
-            bias = bias_term.bias.expand(p.batch, p.heads, p.queries, p.keys)
-            arguments |= dict(zip(names[:5], (bias, *bias.stride()), strict=True))
+            bias = bias_term.bias.expand(*shape, p.keys)
+            terms |= {"bias": bias, "bias_j": bias.stride(3), **strides("bias_b bias_h bias_i", bias)}
         for offset_term in p.terms.offsets:
-            table = _row_major(offset_term.table)
-            reach = offset_term.reach
-            table = table.expand(p.batch, p.heads, p.queries, -1)
-            arguments |= dict(zip(names[5:10], (table, *table.stride()[:3], reach), strict=True))
-            if offset_term.slope is not None:
-                arguments["slope"] = offset_term.slope.to(torch.float32).expand(p.batch, p.heads).contiguous()
-        return arguments
-
-    def dropout(self) -> dict[str, Any]:
-        """One hash key per head, as kernels/_dropout.py makes it."""
-        p = self.p
-        if p.dropout == 0:
-            return {"drop": None, "THRESHOLD": 0, "SCALE": 1.0}
-        assert p.seed is not None
-        heads = _dropout.head_index(p.first_head, p.heads, p.device)
-        x = _dropout.head_keys(p.seed, torch.arange(p.batch, device=p.device), heads)
-        x = torch.where(x >= 2**31, x - 2**32, x).to(torch.int32)
-        threshold = min(round(p.dropout * 2**32), 2**32 - 1)
-        return {"drop": x.contiguous(), "THRESHOLD": threshold, "SCALE": 1 / (1 - p.dropout)}
-
-    def sink(self) -> Tensor | None:
-        p = self.p
-        return None if p.sink is None else p.sink.to(torch.float32).expand(p.batch, p.heads).contiguous()
+            table = row_major(offset_term.table).expand(*shape, -1)
+            terms |= {"table": table, "reach": offset_term.reach, **strides("table_b table_h table_i", table)}
+            terms["slope"] = per_head(offset_term.slope, p)
+        return terms
 
     def precision(self) -> str:
         """Three tf32 products make a float32 one; half types are multiplied as they are."""
@@ -209,19 +150,6 @@ class AdditiveArguments:
         return power(rows * self.padded_dims // 32)
 
 
-def _row_major(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
 def _rows(x: Tensor) -> tuple[int, ...]:
     """Heads, length, rows in all, and strides."""
     return x.shape[1], x.shape[2], x.shape[0] * x.shape[1] * x.shape[2], *x.stride()[:3]
-
-
-def batch_stride(x: Tensor) -> int:
-    return 0 if x.shape[0] == 1 else x.stride(0)
-
-
-def strides(name: str, x: Tensor) -> dict[str, int]:
-    """Of batch, heads and length."""
-    return {f"{name}_{dim}": x.stride(k) for k, dim in enumerate("bhs" if name == "v" else "bhn")}

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.kernels.gpu.additive._arguments import AdditiveArguments, strides
-from regard.kernels.gpu.additive._config import options
+from regard.kernels.gpu.additive._arguments import AdditiveArguments
+from regard.kernels.gpu.launch import options, properties, strides
 from regard.kernels.operator import sum_to
 from regard.score.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
@@ -44,7 +44,8 @@ class Backward:
         self.norms = given.params, given.params  # nobody asks
         if given.series:
             self.norms = norm.amax(), torch.linalg.vector_norm(given.v, dim=-1, dtype=torch.float32).amax()
-        self.terms, self.dropout = given.terms(False), given.dropout()
+        self.terms, self.keep_scale = given.terms(poison=False), given.dropout["keep_scale"]
+        self.key_spans, self.query_spans = given.spans(by_keys=False), given.spans(by_keys=True)
         self.work = torch.empty(0, dtype=torch.uint8, device=device)
         shape = (p.batch, p.heads)
         self.da = torch.empty(*shape, p.queries, given.dims, device=device)
@@ -88,7 +89,7 @@ class Backward:
             if self.work.numel() < size * dtype.itemsize:
                 self.work = torch.empty(size * dtype.itemsize, dtype=torch.uint8, device=p.device)
             ds = self.work[: size * dtype.itemsize].view(dtype).view(part.count(), given.rows, part.keys)
-            if given.masked:  # tiles that are skipped must not be read as something
+            if p.mask is not None:  # tiles that are skipped must not be read as something
                 given.kernels.clear[(-(-size // 4096),)](ds, given.params, size, **form, BLOCK=4096)
             first_bh = part.items.start * p.heads + part.heads.start
             common = {
@@ -104,7 +105,7 @@ class Backward:
         """In how many parts the queries are taken, so that a few heads and keys keep the whole GPU busy."""
         if self.p.device.type == "cpu":
             return 1 + self.p.heads % 2  # so that tests see both
-        processors = int(torch.cuda.get_device_properties(self.p.device).multi_processor_count)
+        processors = int(properties(self.p.device).multi_processor_count)
         return max(1, min(2 * processors // programs, self.p.queries // 256))
 
     def room(self, shares: int, part: Pass, into: Tensor) -> Tensor:
@@ -132,8 +133,7 @@ class Backward:
         given.kernels.score_gradients[(programs * shares,)](
             v=given.v, grad=self.grad, lse2=self.lse2, delta=self.delta, g_norm=self.norms[0],
             v_norm=self.norms[1], ds=ds, dv_out=dv, dkey=dkey, **given.scored(form["SERIES"]), **self.terms,
-            **given.documents,
-            **given.spans("query_spans", given.query_spans), **self.dropout, **given.values(), **common, **form,
+            **self.query_spans, **given.dropout, **given.values(), **common, **form,
             PRECISION=given.precision(), SHARES=shares, BM=tiles.queries, BN=tiles.keys, STEP=tiles.step,
             AHEAD=given.ahead(tiles.queries), **options(tiles),
         )  # fmt: skip
@@ -154,15 +154,14 @@ class Backward:
         dw = torch.zeros(shares, count, blocks, dims, device=self.p.device) if weighs else given.params
         arguments = {
             **common, "setting": given.params, "w": given.w, "ds": ds, "other": other, "out": out, "dw": dw,
-            "SIDE": side, "SHARES": shares,
-            **given.spans("spans", given.key_spans if side == 0 else given.query_spans), "ROWS": sums.rows,
+            "SIDE": side, "SHARES": shares, **(self.key_spans if side == 0 else self.query_spans), "ROWS": sums.rows,
             **options(sums),
         }  # fmt: skip
         if series:
             x = given.a if side == 0 else given.b
             given.kernels.feature_gradients[(programs * shares,)](
-                x=x, **strides("x", x), g_norm=self.norms[0], v_norm=self.norms[1], SCALE=self.dropout["SCALE"],
-                COLS=sums.dims, PAIR=sums.pair, STEP=sums.step, **arguments,
+                x=x, **strides("x_b x_h x_n", x), g_norm=self.norms[0], v_norm=self.norms[1],
+                keep_scale=self.keep_scale, COLS=sums.dims, PAIR=sums.pair, STEP=sums.step, **arguments,
             )  # fmt: skip
         else:
             given.kernels.pair_gradients[(programs * shares,)](
@@ -183,16 +182,16 @@ class Backward:
                 self._add_bias(form["SERIES"], part, ds[:, : p.queries, : last - part.first], into)
         for offset_term, table in zip(p.terms.offsets, self.dtable, strict=True):
             given.kernels.table_gradients[(part.count() * (given.rows // 32),)](
-                ds, given.params, *self.norms, table, self.dslope[0] if self.dslope else None, given.mask["offsets"],
+                ds, given.params, *self.norms, table, self.dslope[0] if self.dslope else None, given.mask["ITEMS"],
                 given.mask["offset"], p.heads, p.queries, given.rows, p.keys, table.shape[-1], offset_term.reach,
-                part.first, part.keys, first_bh, **form, SCALE=self.dropout["SCALE"], ROWS=32, COLS=32,
+                part.first, part.keys, first_bh, **form, keep_scale=self.keep_scale, ROWS=32, COLS=32,
             )  # fmt: skip
 
     def _add_bias(self, series: bool, part: Pass, ds: Tensor, into: Tensor) -> None:
         given = self.given
         ds = ds.unflatten(0, (part.items.stop - part.items.start, -1)).float()
         if series:
-            bound = self.norms[0].sqrt() * self.norms[1] * (2 * self.dropout["SCALE"])
+            bound = self.norms[0].sqrt() * self.norms[1] * (2 * self.keep_scale)
             ds = ds * torch.where(bound > 0, bound / 8192, 1.0)
         if given.series:
             ds = torch.where((given.params[0] != 0) == series, ds, 0.0)

@@ -52,12 +52,6 @@ class RowTiles:
     registers: int | None = None
 
 
-def options(x: Tiles | RowTiles) -> dict[str, int]:
-    """How the compiler is to build the kernel."""
-    options = {"num_warps": x.warps, "num_stages": x.stages}
-    return options if x.registers is None else {**options, "maxnreg": x.registers}
-
-
 @dataclass(frozen=True)
 class AdditiveConfig:
     forward_exact: Tiles

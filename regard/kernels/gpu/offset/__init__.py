@@ -3,14 +3,13 @@
     e_ij = softcap(scale · q_i·k_j) + table[i, clip(j − position(i))] − slope · |beyond the clip| + c_j
 
 covers Shaw's relative keys (a table per query), T5 (one per head), ALiBi (one entry and a slope) and Location alone (no
-dot product). The GPU code is in ``_device``. Beside it: ``_config`` has the tiles, ``_masks`` and ``_arguments`` the
-arguments, ``_gradients`` what is written; the launches are here. A GPU without triton, or a problem that is refused, is
-left to ``blockwise``.
+dot product). The GPU code is in ``_device``. Beside it: ``_config`` has the tiles, ``_arguments`` the arguments,
+``_gradients`` what is written; the launches are here. A GPU without triton, or a problem that is refused, is left to
+``blockwise``.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -20,25 +19,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.kernels import operator
-from regard.kernels.gpu.launch import interpreted, launchers, on, power
-from regard.kernels.gpu.offset._arguments import FURTHEST, WORD, OffsetArguments, per_head, rows_of, strides
-from regard.kernels.gpu.offset._config import LARGEST, OffsetConfig, configure, properties, split_keys
+from regard.kernels.gpu import limits
+from regard.kernels.gpu.launch import launchers, on, per_head, power, strides
+from regard.kernels.gpu.offset._arguments import WORD, OffsetArguments, rows_of
+from regard.kernels.gpu.offset._config import LARGEST, OffsetConfig, configure, split_keys
 from regard.kernels.gpu.offset._gradients import Gradients, heads_at_once, own_tables
-from regard.kernels.gpu.offset._masks import OffsetMask
 from regard.kernels.operator import sum_to
 from regard.score.terms import DotTerm, Problem, may_need_gradient
 
-__all__ = ["NAME", "OffsetConfig", "TritonOffset", "configure", "error_bound", "memory_bytes", "refuses", "run"]
+__all__ = ["NAME", "Config", "TritonOffset", "configure", "error_bound", "memory_bytes", "refuses", "run"]
 
 NAME = "triton_offset"
-TRITON_MISSING = importlib.util.find_spec("triton") is None
 NARROWEST = 64  # dims of half types: narrower operands gave wrong contexts on an H200, see docs/kernels.md
 
 
 def refuses(problem: Problem) -> str | None:
     p, terms = problem, problem.terms
-    if p.device.type != "cuda" and not (p.device.type == "cpu" and interpreted()):
-        return f"it runs on a CUDA GPU, not on {p.device.type}"
+    if why := limits.refuses_device(p):
+        return why
     if len(terms.offsets) != 1:
         return f"it takes one offset term, the score has {len(terms.offsets) or 'none'}"
     if terms.tanhs or len(terms.dots) > 1:
@@ -49,26 +47,9 @@ def refuses(problem: Problem) -> str | None:
         return "there is no dot product to cap"
     if terms.values is not None and terms.values.shape[-2] != terms.offsets[0].table.shape[-1]:
         return "its relative-position term for the values must reach as far as that for the keys"
-    if p.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return f"it computes in float32, not in {str(p.dtype).removeprefix('torch.')}"
-    if p.rows is not None:
-        return "it takes whole sequences of queries"
-    if p.per_query or p.key_positions is not None:
-        return "queries or keys have positions of their own"
-    if not p.batch or not p.queries or not p.keys or not p.v.shape[-1] or any(not t.q.shape[-1] for t in terms.dots):
-        return "the problem is empty"
     if max(p.v.shape[-1], *(t.q.shape[-1] for t in terms.dots), 0) > LARGEST:
         return f"keys and values may have {LARGEST} dims at most"
-    if isinstance(p.offset, int) and abs(p.offset) > FURTHEST:
-        return f"positions must stay within ±2^30, the offset is {p.offset}"
-    seen = OffsetMask.of(p.mask)
-    if isinstance(seen, str):
-        return seen
-    if TRITON_MISSING:
-        return "triton is not installed (pip install triton makes relative position several times faster)"
-    if p.device.type == "cuda" and properties(p.device).major < 8:
-        return "it needs a GPU of compute capability 8.0 or more"
-    return None
+    return limits.refuses(p)
 
 
 def memory_bytes(problem: Problem) -> int:
@@ -170,10 +151,10 @@ class TritonOffset:
         splits: int = 1,
     ) -> None:
         p = given.p
-        sink = None if p.sink is None else per_head(p.sink, p)
+        sink = per_head(p.sink, p)
         _kernels().forward[(p.batch * p.heads * -(-p.queries // config.q), splits)](
             **given.scores(config, by_keys=False),
-            SINK=sink, OUT=out, LSE=lse, W=by_distance, HAS_SINK=sink is not None, splits=splits, SPLIT=splits > 1,
+            SINK=sink, OUT=out, LSE=lse, W=by_distance, splits=splits, SPLIT=splits > 1,
         )  # fmt: skip
 
     def _split_forward(
@@ -194,7 +175,7 @@ class TritonOffset:
         _kernels().spoil[(p.batch * p.heads * -(-p.queries // block),)](
             OUT=out, LSE=lse, BAD_KEYS=p.bad_keys.contiguous().view(torch.uint8),
             BAD_ROWS=p.bad_rows.contiguous().view(torch.uint8), BM=block, BN=min(config.k, 32), num_warps=4,
-            **given.sizes(dot=False), **given.mask(),
+            **given.sizes(dot=False), **given.mask,
         )  # fmt: skip
 
     def statistics(self, given: OffsetArguments, out: Tensor, lse: Tensor, grad: Tensor) -> Tensor:
@@ -206,7 +187,7 @@ class TritonOffset:
         _kernels().statistics[(p.batch * p.heads * -(-p.queries // block),)](
             OUT=out.contiguous(), GRAD=grad, LSE=lse.contiguous(), T=given.table, TV=given.grad_values, STATS=stats,
             H=p.heads, L=p.queries, reach=given.reach, DV=dims, BDV=power(dims, 16), BM=block, NS=given.numbers,
-            VALUES=given.values is not None, num_warps=4, **strides("g", grad), **given.table_strides,
+            VALUES=given.values is not None, num_warps=4, **strides("gb gh gi", grad), **given.table_strides,
         )  # fmt: skip
         return stats
 

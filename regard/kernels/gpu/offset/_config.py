@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
 
 import torch
 
-from regard.kernels.gpu.launch import power
+from regard.kernels.gpu.launch import power, properties
 from regard.score.terms import Problem
 
 LARGEST = 256  # dims of keys and of values
@@ -23,10 +21,6 @@ class OffsetConfig:
     warps: int
     stages: int
     registers: int | None = None  # None: as many as the compiler likes
-
-    def options(self) -> dict[str, int]:
-        options = {"num_warps": self.warps, "num_stages": self.stages}
-        return options if self.registers is None else {**options, "maxnreg": self.registers}
 
 
 # By kernel, the largest number of dims and the configuration; the first that fits is taken. These do not spill
@@ -94,8 +88,3 @@ def split_keys(p: Problem, config: OffsetConfig) -> int:
     blocks = p.batch * p.heads * -(-p.queries // config.q)
     wanted = 2 * int(properties(p.device).multi_processor_count) // blocks
     return max(min(wanted, p.keys // (4 * config.k), 64), 1)
-
-
-@lru_cache(64)
-def properties(device: torch.device) -> Any:
-    return torch.cuda.get_device_properties(device)

@@ -13,8 +13,9 @@ a workspace of bounded size; from there two more kernels add up the gradients, o
 number by one program in one order, so that no atomics are needed and results repeat to the bit.
 
 Names: b batch item, h head, i query, j key, d hidden dim, m term of the series; LP, SP, DP are L, S, D padded; C is the
-number of keys the workspace holds, first … first + C. A pointer that is None is left out at compile time. Programs are
-numbered in one dimension.
+number of keys the workspace holds, first … first + C. What is None, a pointer or a bound of the mask, is left out at
+compile time; pointers in upper case are those of gpu/masks.py and gpu/dropout.py. Programs are numbered in one
+dimension.
 """
 
 from regard.kernels.gpu.additive._device._backward import (
@@ -26,16 +27,17 @@ from regard.kernels.gpu.additive._device._backward import (
     score_gradients,
     table_gradients,
 )
-from regard.kernels.gpu.additive._device._forward import few, forward, join_splits
+from regard.kernels.gpu.additive._device._forward import few, forward
 from regard.kernels.gpu.additive._device._prepare import prepare, ranges, setup
+from regard.kernels.gpu.pieces import combine
 
 __all__ = [
     "add_shares",
     "clear",
+    "combine",
     "feature_gradients",
     "few",
     "forward",
-    "join_splits",
     "pair_gradients",
     "prepare",
     "ranges",

@@ -8,19 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.additive._device._pieces import (
-    INF,
-    LOG2E,
-    _bounds,
-    _inverse,
-    _keep,
-    _key_range,
-    _part,
-    _query_range,
-    _sin_cos,
-    _up,
-    _visible,
-)
+from regard.kernels.gpu.additive._device._numbers import _inverse, _part, _sin_cos
 from regard.kernels.gpu.additive._device._scores import (
     COEFFICIENT,
     OMEGA,
@@ -33,6 +21,22 @@ from regard.kernels.gpu.additive._device._scores import (
     _use,
     _weights,
 )
+from regard.kernels.gpu.pieces import (
+    INF,
+    LOG2E,
+    dot,
+    hash_rows,
+    key_range,
+    load_ids,
+    load_item,
+    load_prefix,
+    narrow,
+    query_range,
+    survives,
+    visible,
+)
+
+DOC_ROWS = tl.constexpr(32)  # queries or keys per entry of the spans of documents
 
 CHUNK = tl.constexpr(16)  # steps after which pair_gradients looks ahead
 
@@ -54,11 +58,11 @@ def rows(out, grad, lse, delta, lse2, norm, n, DV, DVP: tl.constexpr, ROWS: tl.c
 
 
 @triton.jit
-def _scale(g_norm, v_norm, KEEP: tl.constexpr, SERIES: tl.constexpr):
+def _scale(g_norm, v_norm, keep_scale, SERIES: tl.constexpr):
     """What dS is multiplied by in the workspace: |dS_ij| ≤ 2 α_ij max|g| max|v| / (1 − p) must fit float16."""
     scale = 1.0
     if SERIES:
-        bound = tl.sqrt(tl.load(g_norm)) * tl.load(v_norm) * (2.0 * KEEP)
+        bound = tl.sqrt(tl.load(g_norm)) * tl.load(v_norm) * (2.0 * keep_scale)
         scale = tl.where(bound > 0.0, 8192.0 / bound, 1.0)
     return scale
 
@@ -66,11 +70,10 @@ def _scale(g_norm, v_norm, KEEP: tl.constexpr, SERIES: tl.constexpr):
 @triton.jit
 def score_gradients(
     x, y, w, omega, v, grad, lse2, delta, setting, g_norm, v_norm, ds, dv_out, dkey, key, bias, bias_b, bias_h, bias_i, bias_j,
-    table, table_b, table_h, table_i, reach, slope, keys, lengths, offsets, offset, left, right,
-    q_docs, k_docs, q_docs_b, k_docs_b, query_spans, query_spans_b, drop,
+    table, table_b, table_h, table_i, reach, slope, ITEMS, offset, limit, prefix, left, right,
+    QID, KID, idb_q, idb_k, SPANS, spans_b, HASH, threshold, keep_scale,
     H, G, L, S, LP, SP, D, DV, v_b, v_h, v_s, w_b, w_h, first, C, first_bh, count,
-    SERIES: tl.constexpr, PRECISION: tl.constexpr, THRESHOLD: tl.constexpr, SCALE: tl.constexpr,
-    SHARES: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
+    SERIES: tl.constexpr, PRECISION: tl.constexpr, SHARES: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
     GROUP: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """dS of a block of keys against a share of the queries, and that share's part of the gradient of v."""
@@ -85,22 +88,23 @@ def score_gradients(
     j0 = first + block * BN
     j = j0 + tl.arange(0, BN)
     d = tl.arange(0, DVP)
-    end, offset = _bounds(b, keys, lengths, offsets, offset)
-    if q_docs is not None:
-        q_docs, k_docs, query_spans = q_docs + b * q_docs_b, k_docs + b * k_docs_b, query_spans + b * query_spans_b
-    lo, hi = _query_range(j0, end, offset, left, right, query_spans, L, S, BN)
+    offset, limit = load_item(ITEMS, b, offset, limit)
+    if prefix is not None:
+        prefix = load_prefix(ITEMS, b, prefix)
+    if QID is not None:
+        QID, KID, SPANS = QID + b * idb_q, KID + b * idb_k, SPANS + b * spans_b
+    lo, hi = query_range(j0, j0 + BN - 1, offset, L, limit, prefix, left, right)
+    lo, hi = narrow(lo, hi, SPANS, j0, S, BN, DOC_ROWS)
     lo, hi = _part(lo, hi, share, SHARES, BM)
     w = w + b * w_b + h * w_h
     factor, weights = _weights(w, setting, D, DP)
     zero = tl.load(setting + 48).to(tl.int32, bitcast=True)
     touched = tl.zeros([AHEAD], tl.int32)
-    scale = _scale(g_norm, v_norm, SCALE, SERIES)
-    values = _up(
-        tl.load(
-            v + b * v_b + (h // G) * v_h + j[:, None].to(tl.int64) * v_s + d[None, :],
-            mask=(j < S)[:, None] & (d < DV)[None, :],
-            other=0.0,
-        )
+    scale = _scale(g_norm, v_norm, keep_scale, SERIES)
+    values = tl.load(
+        v + b * v_b + (h // G) * v_h + j[:, None].to(tl.int64) * v_s + d[None, :],
+        mask=(j < S)[:, None] & (d < DV)[None, :],
+        other=0.0,
     )
     ds += local.to(tl.int64) * LP * C + (j - first)[None, :]
     dv_acc = tl.zeros([BN, DVP], tl.float32)
@@ -114,22 +118,22 @@ def score_gradients(
         s = _scores(x, y, w, omega, factor, weights, setting, bh, bk, i0, j0, LP, SP, SERIES, DP, BM, BN, STEP, GROUP)
         s = _other_terms(s, b, h, bh, bk, i, j, position, L, S, key, None, bias, bias_b, bias_h, bias_i, bias_j,
                          table, table_b, table_h, table_i, reach, slope)  # fmt: skip
-        s = tl.where(_visible(i, j, position, end, left, right, q_docs, k_docs, L, S), s * LOG2E, -INF)
+        seen = visible(
+            j[None, :] - position[:, None], j[None, :], load_ids(QID, i, L)[:, None], load_ids(KID, j, S)[None, :],
+            limit, prefix, left, right, QID is not None,
+        )  # fmt: skip
+        s = tl.where(seen, s * LOG2E, -INF)
         sums = tl.load(lse2 + bh * L + i, mask=i < L, other=INF)
         p = tl.exp2(s - sums[:, None])
-        g = _up(
-            tl.load(
-                grad + (bh * L + i[:, None]) * DV + d[None, :],
-                mask=(sums < INF)[:, None] & (d < DV)[None, :],
-                other=0.0,
-            )
+        g = tl.load(
+            grad + (bh * L + i[:, None]) * DV + d[None, :], mask=(sums < INF)[:, None] & (d < DV)[None, :], other=0.0
         )
-        dp = tl.dot(g, tl.trans(values), input_precision=PRECISION)
+        dp = dot(g, tl.trans(values), tl.zeros([BM, BN], tl.float32), PRECISION)
         dropped = p
-        if drop is not None:
-            keep = _keep(drop, bh, i, j, THRESHOLD, SCALE)
+        if HASH is not None:
+            keep = tl.where(survives(hash_rows(HASH, bh, i)[:, None], j[None, :], threshold), keep_scale, 0.0)
             dp, dropped = dp * keep, p * keep
-        dv_acc = tl.dot(tl.trans(dropped.to(g.dtype)), g, dv_acc, input_precision=PRECISION)
+        dv_acc = dot(tl.trans(dropped.to(g.dtype)), g, dv_acc, PRECISION)
         e = p * (dp - tl.load(delta + bh * L + i, mask=i < L, other=0.0)[:, None])
         dkey_acc += tl.sum(e, 0)
         tl.store(ds + i[:, None].to(tl.int64) * C, (e * scale).to(ds.dtype.element_ty))
@@ -183,7 +187,8 @@ def _pair_sums(
 
 @triton.jit
 def pair_gradients(
-    ds, own, other, w, setting, dkey, out, dw, keys, lengths, offsets, offset, left, right, spans, spans_b,
+    ds, own, other, w, setting, dkey, out, dw, ITEMS, offset, limit, prefix, left, right, QID, KID, idb_q, idb_k,
+    SPANS, spans_b,
     H, G, L, S, LP, SP, D, w_b, w_h, first, C, first_bh, count,
     SIDE: tl.constexpr, SHARES: tl.constexpr, DP: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
@@ -203,23 +208,30 @@ def pair_gradients(
     bk = b * (H // G) + h // G
     r = block * ROWS + tl.arange(0, ROWS)
     d = chunk * 2 * HALF + tl.arange(0, HALF)
-    end, offset = _bounds(b, keys, lengths, offsets, offset)
-    if spans is not None:
-        spans += b * spans_b
+    offset, limit = load_item(ITEMS, b, offset, limit)
+    if prefix is not None:
+        prefix = load_prefix(ITEMS, b, prefix)
+    if SPANS is not None:
+        SPANS += b * spans_b
     wide = tl.load(setting + 3) != 0.0
     zero = tl.load(setting + 48).to(tl.int32, bitcast=True)
     ds += local.to(tl.int64) * LP * C
     eighth, part_of_chunk = tl.arange(0, CHUNK * ROWS // 8), tl.arange(0, CHUNK * HALF // 4)
     other_k, other_d = part_of_chunk // (HALF // 4), chunk * 2 * HALF + part_of_chunk % (HALF // 4) * 8
     if SIDE == 0:
-        lo, hi = _key_range(block * ROWS, first, tl.minimum(end, first + C), offset, left, right, spans, L, ROWS)
+        p0 = offset + block * ROWS
+        lo, hi = key_range(p0, p0 + ROWS - 1, limit, prefix, left, right)
+        lo, hi = narrow(lo, hi, SPANS, block * ROWS, L, ROWS, DOC_ROWS)
+        lo, hi = tl.maximum(lo, first), tl.minimum(hi, first + C)
         own += (bh * LP + r[:, None]) * DP + d[None, :]
         other += bk * SP * DP
         g, step = ds + r[:, None].to(tl.int64) * C - first, tl.cast(1, tl.int64)
         g_k = eighth % (CHUNK // 8) * 8
         g_ahead = ds + (block * ROWS + eighth // (CHUNK // 8)).to(tl.int64) * C - first + g_k
     else:
-        lo, hi = _query_range(first + block * ROWS, end, offset, left, right, spans, L, S, ROWS)
+        k0 = first + block * ROWS
+        lo, hi = query_range(k0, k0 + ROWS - 1, offset, L, limit, prefix, left, right)
+        lo, hi = narrow(lo, hi, SPANS, k0, S, ROWS, DOC_ROWS)
         lo, hi = _part(lo, hi, share, SHARES, 1)
         own += (bk * SP + first + r[:, None]) * DP + d[None, :]
         other += bh * LP * DP
@@ -266,9 +278,10 @@ def pair_gradients(
 
 @triton.jit
 def feature_gradients(
-    ds, other, x, w, setting, g_norm, v_norm, out, dw, keys, lengths, offsets, offset, left, right, spans, spans_b,
+    ds, other, x, w, setting, g_norm, v_norm, out, dw, ITEMS, offset, limit, prefix, left, right,
+    QID, KID, idb_q, idb_k, SPANS, spans_b, keep_scale,
     H, G, L, S, LP, SP, D, x_b, x_h, x_n, w_b, w_h, first, C, first_bh, count,
-    SIDE: tl.constexpr, SCALE: tl.constexpr, SHARES: tl.constexpr, DP: tl.constexpr,
+    SIDE: tl.constexpr, SHARES: tl.constexpr, DP: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, PAIR: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a and w (SIDE 0) or b (SIDE 1) from dS by the series.
@@ -291,18 +304,25 @@ def feature_gradients(
     term, d = f // COLS, chunk * COLS + f % COLS
     k = tl.arange(0, STEP)
     F: tl.constexpr = 2 * TERMS * DP
-    end, offset = _bounds(b, keys, lengths, offsets, offset)
-    if spans is not None:
-        spans += b * spans_b
+    offset, limit = load_item(ITEMS, b, offset, limit)
+    if prefix is not None:
+        prefix = load_prefix(ITEMS, b, prefix)
+    if SPANS is not None:
+        SPANS += b * spans_b
     ds += local.to(tl.int64) * LP * C
     if SIDE == 0:
-        lo, hi = _key_range(block * ROWS, first, tl.minimum(end, first + C), offset, left, right, spans, L, ROWS)
+        p0 = offset + block * ROWS
+        lo, hi = key_range(p0, p0 + ROWS - 1, limit, prefix, left, right)
+        lo, hi = narrow(lo, hi, SPANS, block * ROWS, L, ROWS, DOC_ROWS)
+        lo, hi = tl.maximum(lo, first), tl.minimum(hi, first + C)
         lo = lo // STEP * STEP
         other += bk * SP * F
         x += b * x_b + h * x_h
         n, row = L, r
     else:
-        lo, hi = _query_range(first + block * ROWS, end, offset, left, right, spans, L, S, ROWS)
+        k0 = first + block * ROWS
+        lo, hi = query_range(k0, k0 + ROWS - 1, offset, L, limit, prefix, left, right)
+        lo, hi = narrow(lo, hi, SPANS, k0, S, ROWS, DOC_ROWS)
         lo, hi = _part(lo, hi, share, SHARES, STEP)
         other += bh * LP * F
         x += b * x_b + (h // G) * x_h
@@ -337,7 +357,7 @@ def feature_gradients(
         acc += slope
     if PAIR == 2:
         acc = tl.sum(tl.reshape(acc, [ROWS, 2, COLS]), 1)
-    scale = _scale(g_norm, v_norm, SCALE, True)
+    scale = _scale(g_norm, v_norm, keep_scale, True)
     acc = acc / scale
     d = chunk * COLS + tl.arange(0, COLS)
     if SIDE == 0:
@@ -387,8 +407,8 @@ def add_shares(
 
 @triton.jit
 def table_gradients(
-    ds, setting, g_norm, v_norm, out, dslope, offsets, offset, H, L, LP, S, R, reach, first, C, first_bh,
-    SERIES: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    ds, setting, g_norm, v_norm, out, dslope, ITEMS, offset, H, L, LP, S, R, reach, first, C, first_bh, keep_scale,
+    SERIES: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the offset table, [L, R] of each head: an inner entry has one key, the outer two add up many."""
     if (tl.load(setting) != 0.0) != SERIES:
@@ -398,10 +418,10 @@ def table_gradients(
     local = pid // blocks
     bh = first_bh + local.to(tl.int64)
     i = pid % blocks * ROWS + tl.arange(0, ROWS)
-    _, offset = _bounds(bh // H, S, None, offsets, offset)
+    offset, _ = load_item(ITEMS, bh // H, offset, S)
     into = out + (bh * L + i) * R
     low, high, beyond = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
-    inverse = 1.0 / _scale(g_norm, v_norm, SCALE, SERIES)
+    inverse = 1.0 / _scale(g_norm, v_norm, keep_scale, SERIES)
     for j0 in range(first, tl.minimum(S, first + C), COLS):
         j = j0 + tl.arange(0, COLS)
         e = tl.load(ds + (local.to(tl.int64) * LP + i[:, None]) * C + (j - first)[None, :]).to(tl.float32) * inverse

@@ -24,12 +24,13 @@ gradient adds (grad·r')[i, clip(j − i)] to the gradient of the weights, a tab
 
 A score without a dot product has one of zeros, 16 dims wide: tensor cores give the scores their layout.
 
-MODE is how float32 numbers are multiplied ("ieee" or "tf32x3", see tl.dot), or "interpreter".
+PRECISION is how float32 numbers are multiplied: "ieee" or "tf32x3", see tl.dot.
 
 Shapes: BM queries × BN keys in a tile, [BN, BM] in the kernel that goes by keys. Pointers are upper case.
 """
 
 from regard.kernels.gpu.offset._device._backward import backward_keys, backward_queries, statistics
-from regard.kernels.gpu.offset._device._forward import combine, forward, spoil
+from regard.kernels.gpu.offset._device._forward import forward, spoil
+from regard.kernels.gpu.pieces import combine
 
 __all__ = ["backward_keys", "backward_queries", "combine", "forward", "spoil", "statistics"]

@@ -7,17 +7,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.offset._device._pieces import (
-    INF,
-    LOG2E,
+from regard.kernels.gpu.offset._device._rows import (
     VARY,
-    _bounds,
-    _dot,
-    _ids,
-    _items,
-    _kept,
     _key_term,
-    _row_keys,
     _rows,
     _slope,
     _store_rows,
@@ -33,6 +25,16 @@ from regard.kernels.gpu.offset._device._tables import (
     _key_zones,
     _query_zones,
     _store_ends,
+)
+from regard.kernels.gpu.pieces import (
+    INF,
+    LOG2E,
+    dot,
+    hash_rows,
+    load_ids,
+    load_item,
+    load_prefix,
+    survives,
 )
 
 
@@ -104,22 +106,26 @@ def _score_gradient(p, dp, delta, keep, keep_scale, DROP: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARY)
 def backward_keys(
-    Q, K, V, T, TV, SLOPE, KEY, GRAD, STATS, DK, DV_, DKEY, ITEMS, QID, KID, BOUNDS, HASH,
-    qb, qh, qi, kb, kh, kj, vb, vh, vj, tb, th, ti, cb, ch, cj, gb, gh, gi, idb_q, idb_k, bb,
+    Q, K, V, T, TV, SLOPE, KEY, GRAD, STATS, DK, DV_, DKEY, ITEMS, QID, KID, SPANS, HASH,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, tb, th, ti, cb, ch, cj, gb, gh, gi, idb_q, idb_k, spans_b,
     H, G, L, S, reach, offset, limit, prefix, left, right, threshold, scale, factor, inner, cap, keep_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    HAS_DOT: tl.constexpr, ONE: tl.constexpr, HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, CAP: tl.constexpr,
-    PER_ITEM: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr,
-    DOCS: tl.constexpr, DROP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr, NS: tl.constexpr,
-    VALUES: tl.constexpr, MODE: tl.constexpr,
+    HAS_DOT: tl.constexpr, ONE: tl.constexpr, CAP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr,
+    NS: tl.constexpr, VALUES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and the key term's gradient for a block of keys of one key/value head; tiles are [BN, BM]."""
+    DOCS: tl.constexpr = QID is not None
+    HAS_KEY: tl.constexpr = KEY is not None
+    HAS_SLOPE: tl.constexpr = SLOPE is not None
+    DROP: tl.constexpr = HASH is not None
     blocks = tl.cdiv(S, BN)
     bk = (tl.program_id(0) // blocks).to(tl.int64)
     j0 = tl.program_id(0) % blocks * BN  # under a causal mask the first blocks have most to do
     heads = H // G
     b, kv = bk // heads, bk % heads
-    offset, limit, prefix = _items(ITEMS, b, offset, limit, prefix, PER_ITEM)
+    offset, limit = load_item(ITEMS, b, offset, limit)
+    if prefix is not None:
+        prefix = load_prefix(ITEMS, b, prefix)
     near_i, near_j = tl.arange(0, BM), tl.arange(0, BN)
     cols = j0 + near_j
     k = _rows(K + b * kb + kv * kh, j0, kj, near_j, S, D, BD, EVEN_K)
@@ -127,18 +133,16 @@ def backward_keys(
     if HAS_KEY:
         KEY += b * cb + kv * ch
     if DOCS:
-        BOUNDS += b * bb + j0 // BN * 2
+        SPANS += b * spans_b
         QID += b * idb_q
         KID += b * idb_k
-    key = _key_term(KEY, cols, cj, S, HAS_KEY, EVEN_K)
-    k_ids = _ids(KID, cols, S, DOCS)
-    from_row, to_row = _bounds(BOUNDS, DOCS)
+    key = _key_term(KEY, cols, cj, S, EVEN_K)
+    k_ids = load_ids(KID, cols, S)
     lo, a, z, c, d, hi = _query_zones(
-        j0, j0 + BN - 1, offset, reach, L, limit, prefix, left, right, from_row, to_row, BM,
-        HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
-    )  # fmt: skip
+        j0, j0 + BN - 1, offset, reach, L, S, limit, prefix, left, right, SPANS, BM, BN, DOCS
+    )
     f = factor
-    if DOCS or PREFIX or HAS_SLOPE or HAS_KEY:
+    if DOCS or prefix is not None or HAS_SLOPE or HAS_KEY:
         f = 1.0
     dk = tl.zeros([BN, BD], tl.float32)
     dv = tl.zeros([BN, BDV], tl.float32)
@@ -148,7 +152,7 @@ def backward_keys(
     for g in range(G):
         h = kv * G + g
         bh = b * H + h
-        slope = _slope(SLOPE, bh, HAS_SLOPE)
+        slope = _slope(SLOPE, bh)
         Qh = Q + b * qb + h * qh
         Th = T + b * tb + h * th
         Gh = GRAD + b * gb + h * gh
@@ -160,40 +164,40 @@ def backward_keys(
             i0 = _far_start(n, a, z, c, BM)
             rows = i0 + near_i
             q = _rows(Qh, i0, qi, near_i, L, D, BD, EVEN_Q)
-            x = _dot(k, tl.trans(q), tl.zeros([BN, BM], tl.float32), MODE)
+            x = dot(k, tl.trans(q), tl.zeros([BN, BM], tl.float32), PRECISION)
             grad = _rows(Gh, i0, gi, near_i, L, DV, BDV, EVEN_Q)
             is_left = i0 >= c
             delta, lse, value = _statistics_of(Sh, rows, L, tl.where(is_left, 2, 3), NS, EVEN_Q)
             if CAP:
                 capped = _tanh(x * inner)
                 x = cap * capped
-            position, q_ids = offset + rows, _ids(QID, rows, L, DOCS)
+            position, q_ids = offset + rows, load_ids(QID, rows, L)
             x, t = _far(
                 x, -lse[None, :], is_left, j0, near_j[:, None], position[None, :], key[:, None], q_ids[None, :],
                 k_ids[:, None], factor, slope, reach, limit, prefix, left, right,
-                HAS_SLOPE, HAS_KEY, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
+                HAS_SLOPE, HAS_KEY, DOCS,
             )  # fmt: skip
             p = tl.exp2(x * f + t)
             keep = x
             if DROP:
-                keep = _kept(_row_keys(HASH, bh, rows)[None, :], cols[:, None], threshold)
-            dp = _dot(v, tl.trans(grad), tl.zeros([BN, BM], tl.float32), MODE)
+                keep = survives(hash_rows(HASH, bh, rows)[None, :], cols[:, None], threshold)
+            dp = dot(v, tl.trans(grad), tl.zeros([BN, BM], tl.float32), PRECISION)
             if VALUES:
                 dp += value[None, :]
             ds, met = _score_gradient(p, dp, delta[None, :], keep, keep_scale, DROP)
-            dv = _dot(met.to(grad.dtype), grad, dv, MODE)
+            dv = dot(met.to(grad.dtype), grad, dv, PRECISION)
             if HAS_KEY:
                 dkey += tl.sum(ds, 1)
             if CAP:
                 ds = ds * (1 - capped * capped)
             if HAS_DOT:
-                dk = _dot(ds.to(q.dtype), q, dk, MODE)
+                dk = dot(ds.to(q.dtype), q, dk, PRECISION)
 
         for n in range((a - lo + c - z + hi - d) // BM):
             i0 = _general_start(n, lo, a, z, c, d, BM)
             rows = i0 + near_i
             q = _rows(Qh, i0, qi, near_i, L, D, BD, EVEN_Q)
-            x = _dot(k, tl.trans(q), tl.zeros([BN, BM], tl.float32), MODE)
+            x = dot(k, tl.trans(q), tl.zeros([BN, BM], tl.float32), PRECISION)
             grad = _rows(Gh, i0, gi, near_i, L, DV, BDV, EVEN_Q)
             delta, lse, _ = _statistics_of(Sh, rows, L, 1, NS, EVEN_Q)
             if CAP:
@@ -201,28 +205,27 @@ def backward_keys(
                 x = cap * capped
             distance = cols[:, None] - (offset + rows)[None, :]
             at = tl.minimum(near_i, L - 1 - i0) * ti
-            q_ids, Ti = _ids(QID, rows, L, DOCS), Th + i0.to(tl.int64) * ti
+            q_ids, Ti = load_ids(QID, rows, L), Th + i0.to(tl.int64) * ti
             x = _general(
                 x, Ti, at[None, :], distance, cols[:, None], key[:, None], q_ids[None, :], k_ids[:, None], factor,
-                slope, reach, limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
-                MODE,
+                slope, reach, limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, DOCS,
             )  # fmt: skip
             p = tl.exp2(x - lse[None, :])
             keep = x
             if DROP:
-                keep = _kept(_row_keys(HASH, bh, rows)[None, :], cols[:, None], threshold)
-            dp = _dot(v, tl.trans(grad), tl.zeros([BN, BM], tl.float32), MODE)
+                keep = survives(hash_rows(HASH, bh, rows)[None, :], cols[:, None], threshold)
+            dp = dot(v, tl.trans(grad), tl.zeros([BN, BM], tl.float32), PRECISION)
             if VALUES:
                 at = tl.minimum(near_i, L - 1 - i0) * width
-                dp += _at_distance(TVh + i0.to(tl.int64) * width, at[None, :], distance, reach, MODE)
+                dp += _at_distance(TVh + i0.to(tl.int64) * width, at[None, :], distance, reach)
             ds, met = _score_gradient(p, dp, delta[None, :], keep, keep_scale, DROP)
-            dv = _dot(met.to(grad.dtype), grad, dv, MODE)
+            dv = dot(met.to(grad.dtype), grad, dv, PRECISION)
             if HAS_KEY:
                 dkey += tl.sum(ds, 1)
             if CAP:
                 ds = ds * (1 - capped * capped)
             if HAS_DOT:
-                dk = _dot(ds.to(q.dtype), q, dk, MODE)
+                dk = dot(ds.to(q.dtype), q, dk, PRECISION)
 
     # Keys beyond the limit went through far tiles unmasked: what was added up for them is not meant.
     ok = cols < limit
@@ -235,29 +238,33 @@ def backward_keys(
 
 @triton.jit(do_not_specialize=VARY)
 def backward_queries(
-    Q, K, V, T, TV, SLOPE, KEY, GRAD, STATS, DQ, DT, W, ITEMS, QID, KID, BOUNDS, HASH,
-    qb, qh, qi, kb, kh, kj, vb, vh, vj, tb, th, ti, cb, ch, cj, gb, gh, gi, idb_q, idb_k, bb,
+    Q, K, V, T, TV, SLOPE, KEY, GRAD, STATS, DQ, DT, W, ITEMS, QID, KID, SPANS, HASH,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, tb, th, ti, cb, ch, cj, gb, gh, gi, idb_q, idb_k, spans_b,
     H, G, L, S, reach, offset, limit, prefix, left, right, threshold, scale, factor, inner, cap, keep_scale, first,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    HAS_DOT: tl.constexpr, ONE: tl.constexpr, HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, CAP: tl.constexpr,
-    PER_ITEM: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr,
-    DOCS: tl.constexpr, DROP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr, NS: tl.constexpr,
-    VALUES: tl.constexpr, MODE: tl.constexpr,
+    HAS_DOT: tl.constexpr, ONE: tl.constexpr, CAP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr,
+    NS: tl.constexpr, VALUES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq and the table's gradient, zero beforehand, for a block of queries; ``first``: the head that DT begins with."""
+    DOCS: tl.constexpr = QID is not None
+    HAS_KEY: tl.constexpr = KEY is not None
+    HAS_SLOPE: tl.constexpr = SLOPE is not None
+    DROP: tl.constexpr = HASH is not None
     blocks = tl.cdiv(L, BM)
     bt = (tl.program_id(0) // blocks).to(tl.int64)
     bh = bt + first
     i0 = (blocks - 1 - tl.program_id(0) % blocks) * BM
     b, h = bh // H, bh % H
     kv = h // G
-    offset, limit, prefix = _items(ITEMS, b, offset, limit, prefix, PER_ITEM)
+    offset, limit = load_item(ITEMS, b, offset, limit)
+    if prefix is not None:
+        prefix = load_prefix(ITEMS, b, prefix)
     near_i, near_j = tl.arange(0, BM), tl.arange(0, BN)
     rows = i0 + near_i
     position = offset + rows
     T += b * tb + h * th + i0.to(tl.int64) * ti
     at = tl.minimum(near_i, L - 1 - i0) * ti
-    slope = _slope(SLOPE, bh, HAS_SLOPE)
+    slope = _slope(SLOPE, bh)
     K += b * kb + kv * kh
     q = _rows(Q + b * qb + h * qh, i0, qi, near_i, L, D, BD, EVEN_Q)
     V += b * vb + kv * vh
@@ -270,20 +277,18 @@ def backward_queries(
     if HAS_KEY:
         KEY += b * cb + kv * ch
     if DOCS:
-        BOUNDS += b * bb + i0 // BM * 2
+        SPANS += b * spans_b
         QID += b * idb_q
         KID += b * idb_k
-    q_ids = _ids(QID, rows, L, DOCS)
-    from_key, to_key = _bounds(BOUNDS, DOCS)
-    row_keys = rows
+    q_ids = load_ids(QID, rows, L)
+    row_hash = rows
     if DROP:
-        row_keys = _row_keys(HASH, bh, rows)
+        row_hash = hash_rows(HASH, bh, rows)
     lo, a, z, c, d, hi = _key_zones(
-        offset + i0, offset + i0 + BM - 1, reach, limit, prefix, left, right, from_key, to_key, BN,
-        HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
-    )  # fmt: skip
+        offset + i0, offset + i0 + BM - 1, reach, L, limit, prefix, left, right, SPANS, i0, BM, BN, DOCS
+    )
     f = factor
-    if DOCS or PREFIX or HAS_SLOPE or HAS_KEY:
+    if DOCS or prefix is not None or HAS_SLOPE or HAS_KEY:
         f = 1.0
     dq = tl.zeros([BM, BD], tl.float32)
     left_end = tl.zeros([BM], tl.float32)
@@ -303,23 +308,23 @@ def backward_queries(
         j0 = _far_start(n, a, z, c, BN)
         cols = j0 + near_j
         k = _rows(K, j0, kj, near_j, S, D, BD, EVEN_K)
-        x = _dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), MODE)
+        x = dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), PRECISION)
         v = _rows(V, j0, vj, near_j, S, DV, BDV, EVEN_K)
         if CAP:
             capped = _tanh(x * inner)
             x = cap * capped
-        k_ids, key = _ids(KID, cols, S, DOCS), _key_term(KEY, cols, cj, S, HAS_KEY, EVEN_K)
+        k_ids, key = load_ids(KID, cols, S), _key_term(KEY, cols, cj, S, EVEN_K)
         is_left = j0 < c
         t = -tl.where(is_left, lse_left, lse_right)[:, None]
         x, t = _far(
             x, t, is_left, j0, near_j[None, :], position[:, None], key[None, :], q_ids[:, None], k_ids[None, :], factor,
-            slope, reach, limit, prefix, left, right, HAS_SLOPE, HAS_KEY, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
+            slope, reach, limit, prefix, left, right, HAS_SLOPE, HAS_KEY, DOCS,
         )  # fmt: skip
         p = tl.exp2(x * f + t)
         keep = x
         if DROP:
-            keep = _kept(row_keys[:, None], cols[None, :], threshold)
-        dp = _dot(grad, tl.trans(v), tl.zeros([BM, BN], tl.float32), MODE)
+            keep = survives(row_hash[:, None], cols[None, :], threshold)
+        dp = dot(grad, tl.trans(v), tl.zeros([BM, BN], tl.float32), PRECISION)
         if VALUES:
             dp += tl.where(is_left, value_left, value_right)[:, None]
         ds, met = _score_gradient(p, dp, delta[:, None], keep, keep_scale, DROP)
@@ -334,43 +339,43 @@ def backward_queries(
         if CAP:
             ds = ds * (1 - capped * capped)
         if HAS_DOT:
-            dq = _dot(ds.to(k.dtype), k, dq, MODE)
+            dq = dot(ds.to(k.dtype), k, dq, PRECISION)
 
     for n in range((a - lo + c - z + hi - d) // BN):
         j0 = _general_start(n, lo, a, z, c, d, BN)
         cols = j0 + near_j
         k = _rows(K, j0, kj, near_j, S, D, BD, EVEN_K)
-        x = _dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), MODE)
+        x = dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), PRECISION)
         v = _rows(V, j0, vj, near_j, S, DV, BDV, EVEN_K)
         if CAP:
             capped = _tanh(x * inner)
             x = cap * capped
         distance = cols[None, :] - position[:, None]
-        k_ids, key = _ids(KID, cols, S, DOCS), _key_term(KEY, cols, cj, S, HAS_KEY, EVEN_K)
+        k_ids, key = load_ids(KID, cols, S), _key_term(KEY, cols, cj, S, EVEN_K)
         x = _general(
             x, T, at[:, None], distance, cols[None, :], key[None, :], q_ids[:, None], k_ids[None, :], factor, slope,
-            reach, limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS, MODE,
+            reach, limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, DOCS,
         )  # fmt: skip
         p = tl.exp2(x - lse[:, None])
         keep = x
         if DROP:
-            keep = _kept(row_keys[:, None], cols[None, :], threshold)
-        dp = _dot(grad, tl.trans(v), tl.zeros([BM, BN], tl.float32), MODE)
+            keep = survives(row_hash[:, None], cols[None, :], threshold)
+        dp = dot(grad, tl.trans(v), tl.zeros([BM, BN], tl.float32), PRECISION)
         if VALUES:
-            dp += _at_distance(TV, (tl.minimum(near_i, L - 1 - i0) * width)[:, None], distance, reach, MODE)
+            dp += _at_distance(TV, (tl.minimum(near_i, L - 1 - i0) * width)[:, None], distance, reach)
         ds, met = _score_gradient(p, dp, delta[:, None], keep, keep_scale, DROP)
         if VALUES:
-            left_sum, right_sum = _by_distance(W, met, distance, reach, (rows < L)[:, None], ONE, MODE)
+            left_sum, right_sum = _by_distance(W, met, distance, reach, (rows < L)[:, None], ONE)
             met_left += left_sum
             met_right += right_sum
         if not ONE:
-            left_sum, right_sum = _by_distance(DT, ds, distance, reach, (rows < L)[:, None], ONE, MODE)
+            left_sum, right_sum = _by_distance(DT, ds, distance, reach, (rows < L)[:, None], ONE)
             left_end += left_sum
             right_end += right_sum
         if CAP:
             ds = ds * (1 - capped * capped)
         if HAS_DOT:
-            dq = _dot(ds.to(k.dtype), k, dq, MODE)
+            dq = dot(ds.to(k.dtype), k, dq, PRECISION)
 
     if HAS_DOT:
         _store_rows(DQ + bh * L * D, dq * scale, i0, D, near_i, L, D, BD)

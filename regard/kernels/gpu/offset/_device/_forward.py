@@ -7,23 +7,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.offset._device._pieces import (
-    INF,
-    LN2,
-    LOG2E,
+from regard.kernels.gpu.offset._device._rows import (
     VARY,
-    _bounds,
-    _dot,
-    _ids,
-    _items,
-    _kept,
     _key_term,
-    _row_keys,
     _rows,
     _slope,
     _store_rows,
     _tanh,
-    _visible,
 )
 from regard.kernels.gpu.offset._device._tables import (
     _by_distance,
@@ -34,24 +24,19 @@ from regard.kernels.gpu.offset._device._tables import (
     _key_zones,
     _store_ends,
 )
-
-
-@triton.jit
-def _online(x, factor, t, m, l, acc, v, keep, DROP: tl.constexpr, VALUES: tl.constexpr, MODE: tl.constexpr):
-    """One step of the online softmax; the scores are x·factor + t, with t per row. Also by how much what was added up
-    before shrinks, and the sum of the weights kept."""
-    new = tl.maximum(m, tl.max(x, 1) * factor + t)
-    safe = tl.where(new == -INF, 0.0, new)
-    p = tl.exp2(x * factor - (safe - t)[:, None])
-    shrink = tl.exp2(m - safe)
-    kept = tl.sum(p, 1)
-    l = l * shrink + kept
-    if DROP:
-        p = tl.where(keep, p, 0.0)
-        if VALUES:
-            kept = tl.sum(p, 1)
-    acc = _dot(p.to(v.dtype), v, acc * shrink[:, None], MODE)
-    return new, l, acc, shrink, kept
+from regard.kernels.gpu.pieces import (
+    INF,
+    LN2,
+    LOG2E,
+    dot,
+    hash_rows,
+    load_ids,
+    load_item,
+    load_prefix,
+    online,
+    survives,
+    visible,
+)
 
 
 @triton.jit
@@ -65,22 +50,26 @@ def _share(n, split, splits, SPLIT: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARY)
 def forward(
-    Q, K, V, T, SLOPE, KEY, SINK, OUT, LSE, W, ITEMS, QID, KID, BOUNDS, HASH,
-    qb, qh, qi, kb, kh, kj, vb, vh, vj, tb, th, ti, cb, ch, cj, idb_q, idb_k, bb,
+    Q, K, V, T, SLOPE, KEY, SINK, OUT, LSE, W, ITEMS, QID, KID, SPANS, HASH,
+    qb, qh, qi, kb, kh, kj, vb, vh, vj, tb, th, ti, cb, ch, cj, idb_q, idb_k, spans_b,
     H, G, L, S, reach, offset, limit, prefix, left, right, threshold, factor, inner, cap, keep_scale, splits,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    ONE: tl.constexpr, HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, CAP: tl.constexpr,
-    HAS_SINK: tl.constexpr, PER_ITEM: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    PREFIX: tl.constexpr, DOCS: tl.constexpr, DROP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr,
-    VALUES: tl.constexpr, SPLIT: tl.constexpr, MODE: tl.constexpr,
+    ONE: tl.constexpr, CAP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr, VALUES: tl.constexpr,
+    SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Context and logsumexp of a block of queries of one head; with SPLIT, of a part of the keys each."""
+    DOCS: tl.constexpr = QID is not None
+    HAS_KEY: tl.constexpr = KEY is not None
+    HAS_SLOPE: tl.constexpr = SLOPE is not None
+    DROP: tl.constexpr = HASH is not None
     blocks = tl.cdiv(L, BM)
     bh = (tl.program_id(0) // blocks).to(tl.int64)
     i0 = (blocks - 1 - tl.program_id(0) % blocks) * BM  # under a causal mask the last blocks have most to do
     b, h = bh // H, bh % H
     kv = h // G
-    offset, limit, prefix = _items(ITEMS, b, offset, limit, prefix, PER_ITEM)
+    offset, limit = load_item(ITEMS, b, offset, limit)
+    if prefix is not None:
+        prefix = load_prefix(ITEMS, b, prefix)
     near_i, near_j = tl.arange(0, BM), tl.arange(0, BN)
     rows = i0 + near_i
     position = offset + rows
@@ -88,36 +77,34 @@ def forward(
     at = tl.minimum(near_i, L - 1 - i0) * ti
     t_left = tl.load(T + at).to(tl.float32) * LOG2E
     t_right = tl.load(T + at + 2 * reach).to(tl.float32) * LOG2E
-    slope = _slope(SLOPE, bh, HAS_SLOPE)
+    slope = _slope(SLOPE, bh)
     K += b * kb + kv * kh
     q = _rows(Q + b * qb + h * qh, i0, qi, near_i, L, D, BD, EVEN_Q)
     V += b * vb + kv * vh
     if HAS_KEY:
         KEY += b * cb + kv * ch
     if DOCS:
-        BOUNDS += b * bb + i0 // BM * 2
+        SPANS += b * spans_b
         QID += b * idb_q
         KID += b * idb_k
-    q_ids = _ids(QID, rows, L, DOCS)
-    from_key, to_key = _bounds(BOUNDS, DOCS)
-    row_keys = rows
+    q_ids = load_ids(QID, rows, L)
+    row_hash = rows
     if DROP:
-        row_keys = _row_keys(HASH, bh, rows)
+        row_hash = hash_rows(HASH, bh, rows)
     lo, a, z, c, d, hi = _key_zones(
-        offset + i0, offset + i0 + BM - 1, reach, limit, prefix, left, right, from_key, to_key, BN,
-        HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
-    )  # fmt: skip
+        offset + i0, offset + i0 + BM - 1, reach, L, limit, prefix, left, right, SPANS, i0, BM, BN, DOCS
+    )
     split = tl.program_id(1)
     m = tl.full([BM], -INF, tl.float32)
     l = tl.zeros([BM], tl.float32)
-    if HAS_SINK:
+    if SINK is not None:
         m = tl.where(split == 0, tl.load(SINK + bh).to(tl.float32) * LOG2E, m)
         l = tl.where(split == 0, 1.0, l)
     acc = tl.zeros([BM, BDV], tl.float32)
     left_end = tl.zeros([BM], tl.float32)
     right_end = tl.zeros([BM], tl.float32)
     f = factor
-    if DOCS or PREFIX or HAS_SLOPE or HAS_KEY:
+    if DOCS or prefix is not None or HAS_SLOPE or HAS_KEY:
         f = 1.0
 
     first, last = _share((z - a + d - c) // BN, split, splits, SPLIT)
@@ -125,21 +112,21 @@ def forward(
         j0 = _far_start(n, a, z, c, BN)
         cols = j0 + near_j
         k = _rows(K, j0, kj, near_j, S, D, BD, EVEN_K)
-        x = _dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), MODE)
+        x = dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), PRECISION)
         v = _rows(V, j0, vj, near_j, S, DV, BDV, EVEN_K)
         if CAP:
             x = cap * _tanh(x * inner)
-        k_ids, key = _ids(KID, cols, S, DOCS), _key_term(KEY, cols, cj, S, HAS_KEY, EVEN_K)
+        k_ids, key = load_ids(KID, cols, S), _key_term(KEY, cols, cj, S, EVEN_K)
         is_left = j0 < c
         t = tl.where(is_left, t_left, t_right)[:, None]
         x, t = _far(
             x, t, is_left, j0, near_j[None, :], position[:, None], key[None, :], q_ids[:, None], k_ids[None, :], factor,
-            slope, reach, limit, prefix, left, right, HAS_SLOPE, HAS_KEY, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
+            slope, reach, limit, prefix, left, right, HAS_SLOPE, HAS_KEY, DOCS,
         )  # fmt: skip
         keep = x
         if DROP:
-            keep = _kept(row_keys[:, None], cols[None, :], threshold)
-        m, l, acc, shrink, kept = _online(x, f, tl.reshape(t, [BM]), m, l, acc, v, keep, DROP, VALUES, MODE)
+            keep = survives(row_hash[:, None], cols[None, :], threshold)
+        m, l, acc, shrink, kept = online(x, f, tl.reshape(t, [BM]), m, l, acc, v, keep, DROP, VALUES, PRECISION)
         if VALUES:
             left_end = left_end * shrink + tl.where(is_left, kept, 0.0)
             right_end = right_end * shrink + tl.where(is_left, 0.0, kept)
@@ -149,20 +136,22 @@ def forward(
         j0 = _general_start(n, lo, a, z, c, d, BN)
         cols = j0 + near_j
         k = _rows(K, j0, kj, near_j, S, D, BD, EVEN_K)
-        x = _dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), MODE)
+        x = dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), PRECISION)
         v = _rows(V, j0, vj, near_j, S, DV, BDV, EVEN_K)
         if CAP:
             x = cap * _tanh(x * inner)
         delta = cols[None, :] - position[:, None]
-        k_ids, key = _ids(KID, cols, S, DOCS), _key_term(KEY, cols, cj, S, HAS_KEY, EVEN_K)
+        k_ids, key = load_ids(KID, cols, S), _key_term(KEY, cols, cj, S, EVEN_K)
         x = _general(
             x, T, at[:, None], delta, cols[None, :], key[None, :], q_ids[:, None], k_ids[None, :], factor, slope, reach,
-            limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS, MODE,
+            limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, DOCS,
         )  # fmt: skip
         keep = x
         if DROP:
-            keep = _kept(row_keys[:, None], cols[None, :], threshold)
-        m, l, acc, shrink, kept = _online(x, 1.0, tl.zeros([BM], tl.float32), m, l, acc, v, keep, DROP, VALUES, MODE)
+            keep = survives(row_hash[:, None], cols[None, :], threshold)
+        m, l, acc, shrink, kept = online(
+            x, 1.0, tl.zeros([BM], tl.float32), m, l, acc, v, keep, DROP, VALUES, PRECISION
+        )
         if VALUES:
             left_end, right_end = left_end * shrink, right_end * shrink
 
@@ -184,60 +173,45 @@ def forward(
             j0 = _general_start(n, lo, a, z, c, d, BN)
             cols = j0 + near_j
             k = _rows(K, j0, kj, near_j, S, D, BD, EVEN_K)
-            x = _dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), MODE)
+            x = dot(q, tl.trans(k), tl.zeros([BM, BN], tl.float32), PRECISION)
             if CAP:
                 x = cap * _tanh(x * inner)
             delta = cols[None, :] - position[:, None]
-            k_ids, key = _ids(KID, cols, S, DOCS), _key_term(KEY, cols, cj, S, HAS_KEY, EVEN_K)
+            k_ids, key = load_ids(KID, cols, S), _key_term(KEY, cols, cj, S, EVEN_K)
             x = _general(
                 x, T, at[:, None], delta, cols[None, :], key[None, :], q_ids[:, None], k_ids[None, :], factor, slope,
-                reach, limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS, MODE,
+                reach, limit, prefix, left, right, ONE, HAS_SLOPE, HAS_KEY, DOCS,
             )  # fmt: skip
             p = tl.exp2(x - lse[:, None]) * keep_scale
             if DROP:
-                p = tl.where(_kept(row_keys[:, None], cols[None, :], threshold), p, 0.0)
-            left_sum, right_sum = _by_distance(W, p, delta, reach, (rows < L)[:, None], ONE, MODE)
+                p = tl.where(survives(row_hash[:, None], cols[None, :], threshold), p, 0.0)
+            left_sum, right_sum = _by_distance(W, p, delta, reach, (rows < L)[:, None], ONE)
             left_end += left_sum
             right_end += right_sum
         _store_ends(W, left_end, right_end, reach, rows < L, ONE)
 
 
 @triton.jit(do_not_specialize=VARY)
-def combine(PARTS, LSES, OUT, LSE, n, splits, DV: tl.constexpr, BDV: tl.constexpr, BS: tl.constexpr):
-    """One row of n, whose keys were split: the contexts of the parts weighted by their sums of exponentials."""
-    row = tl.program_id(0).to(tl.int64)
-    part, dims = tl.arange(0, BS), tl.arange(0, BDV)
-    lses = tl.load(LSES + part * n + row, mask=part < splits, other=-INF)
-    top = tl.max(lses, 0)
-    weights = tl.exp(lses - tl.where(top == -INF, 0.0, top))
-    total = tl.sum(weights, 0)
-    safe = tl.where(total == 0, 1.0, total)
-    mask = (part < splits)[:, None] & (dims < DV)[None, :]
-    x = tl.load(PARTS + (part[:, None] * n + row) * DV + dims[None, :], mask=mask, other=0.0)
-    out = tl.sum(x * (weights / safe)[:, None], 0)
-    tl.store(OUT + row * DV + dims, out.to(OUT.dtype.element_ty), mask=dims < DV)
-    tl.store(LSE + row, tl.where(total == 0, -INF, top + tl.log(safe)))
-
-
-@triton.jit(do_not_specialize=VARY)
 def spoil(
     OUT, LSE, BAD_KEYS, BAD_ROWS, ITEMS, QID, KID, idb_q, idb_k,
     H, G, L, S, offset, limit, prefix, left, right,
-    DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PER_ITEM: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr,
+    DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """NaN into the rows that see a bad key, or are bad and see anything. Looks at no pair if nothing is bad."""
+    DOCS: tl.constexpr = QID is not None
     blocks = tl.cdiv(L, BM)
     bh = (tl.program_id(0) // blocks).to(tl.int64)
     i0 = tl.program_id(0) % blocks * BM
     b, kv = bh // H, bh % H // G
-    offset, limit, prefix = _items(ITEMS, b, offset, limit, prefix, PER_ITEM)
+    offset, limit = load_item(ITEMS, b, offset, limit)
+    if prefix is not None:
+        prefix = load_prefix(ITEMS, b, prefix)
     near_i, near_j = tl.arange(0, BM), tl.arange(0, BN)
     rows = i0 + near_i
     if DOCS:
         QID += b * idb_q
         KID += b * idb_k
-    q_ids = _ids(QID, rows, L, DOCS)
+    q_ids = load_ids(QID, rows, L)
     BAD_KEYS += (b * (H // G) + kv) * S
     bad_row = tl.load(BAD_ROWS + bh * L + rows, mask=rows < L, other=0).to(tl.int32)
     marked = tl.zeros([1024], tl.int32)
@@ -249,10 +223,10 @@ def spoil(
     sees_bad = tl.zeros([BM], tl.int32)
     for n in range(tl.where(any_bad != 0, tl.cdiv(limit, BN), 0)):
         cols = n * BN + near_j
-        k_ids = _ids(KID, cols, S, DOCS)
-        seen = _visible(
+        k_ids = load_ids(KID, cols, S)
+        seen = visible(
             cols[None, :] - (offset + rows)[:, None], cols[None, :], q_ids[:, None], k_ids[None, :],
-            limit, prefix, left, right, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS,
+            limit, prefix, left, right, DOCS,
         )  # fmt: skip
         seen = (seen & (rows < L)[:, None]).to(tl.int32)
         bad = tl.load(BAD_KEYS + cols, mask=cols < S, other=0).to(tl.int32)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.offset._device._pieces import INF, LOG2E, _visible
+from regard.kernels.gpu.pieces import INF, INTERPRETED, LOG2E, key_range, narrow, query_range, visible
 
 # tl.load and tl.store bring a tile of addresses into a layout where neighbouring threads have neighbouring addresses,
 # and the scores with it: dozens of barriers per tile. Written in assembly they work in the layout the tensor cores
@@ -15,9 +15,9 @@ from regard.kernels.gpu.offset._device._pieces import INF, LOG2E, _visible
 
 
 @triton.jit
-def _look_up(P, MODE: tl.constexpr):
+def _look_up(P):
     """The numbers at these addresses in float32. Nothing may be writing there."""
-    if MODE == "interpreter":
+    if INTERPRETED:
         x = tl.load(P).to(tl.float32)
     elif P.dtype.element_ty == tl.float32:
         x = tl.inline_asm_elementwise(
@@ -37,9 +37,9 @@ def _look_up(P, MODE: tl.constexpr):
 
 
 @triton.jit
-def _put(P, x, mask, MODE: tl.constexpr):
+def _put(P, x, mask):
     """Store float32 numbers at these addresses, rounded to the type that is there."""
-    if MODE == "interpreter":
+    if INTERPRETED:
         tl.store(P, x.to(P.dtype.element_ty), mask=mask)
     elif P.dtype.element_ty == tl.float32:
         tl.inline_asm_elementwise(
@@ -61,18 +61,18 @@ def _put(P, x, mask, MODE: tl.constexpr):
 
 
 @triton.jit
-def _at_distance(P, at, delta, reach, MODE: tl.constexpr):
+def _at_distance(P, at, delta, reach):
     """The entry of each pair's distance in a table whose rows start at ``at``."""
-    return _look_up(P + (at + (tl.minimum(tl.maximum(delta, -reach), reach) + reach)), MODE)
+    return _look_up(P + (at + (tl.minimum(tl.maximum(delta, -reach), reach) + reach)))
 
 
 @triton.jit
-def _near(T, at, delta, slope, reach, HAS_SLOPE: tl.constexpr, ONE: tl.constexpr, MODE: tl.constexpr):
+def _near(T, at, delta, slope, reach, HAS_SLOPE: tl.constexpr, ONE: tl.constexpr):
     """The offset term of a tile, looked up pair by pair; at is where each query's row of the table starts."""
     if ONE:
         e = tl.load(T + at).to(tl.float32) * LOG2E
     else:
-        e = _at_distance(T, at, delta, reach, MODE) * LOG2E
+        e = _at_distance(T, at, delta, reach) * LOG2E
     if HAS_SLOPE:
         e = e - slope * tl.maximum(tl.abs(delta) - reach, 0).to(tl.float32)
     return e
@@ -81,26 +81,26 @@ def _near(T, at, delta, slope, reach, HAS_SLOPE: tl.constexpr, ONE: tl.constexpr
 @triton.jit
 def _general(
     x, T, at, delta, cols, key, q_ids, k_ids, factor, slope, reach, limit, prefix, left, right,
-    ONE: tl.constexpr, HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, HAS_LEFT: tl.constexpr,
-    HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr, MODE: tl.constexpr,
+    ONE: tl.constexpr, HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, 
+    DOCS: tl.constexpr,
 ):  # fmt: skip
     """A general tile's scores, −∞ where they are not seen."""
-    x = x * factor + _near(T, at, delta, slope, reach, HAS_SLOPE, ONE, MODE)
+    x = x * factor + _near(T, at, delta, slope, reach, HAS_SLOPE, ONE)
     if HAS_KEY:
         x += key
-    seen = _visible(delta, cols, q_ids, k_ids, limit, prefix, left, right, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS)
+    seen = visible(delta, cols, q_ids, k_ids, limit, prefix, left, right, DOCS)
     return tl.where(seen, x, -INF)
 
 
 @triton.jit
-def _by_distance(P, x, delta, reach, ok, ONE: tl.constexpr, MODE: tl.constexpr):
+def _by_distance(P, x, delta, reach, ok, ONE: tl.constexpr):
     """Numbers of a tile by distance: those between the ends are stored, the sums at the ends returned."""
     if ONE:
         left, right = tl.sum(x, 1), tl.sum(x, 1) * 0.0
     else:
         left = tl.sum(tl.where(delta <= -reach, x, 0.0), 1)
         right = tl.sum(tl.where(delta >= reach, x, 0.0), 1)
-        _put(P[:, None] + (delta + reach), x, (delta > -reach) & (delta < reach) & ok, MODE)
+        _put(P[:, None] + (delta + reach), x, (delta > -reach) & (delta < reach) & ok)
     return left, right
 
 
@@ -116,8 +116,8 @@ def _store_ends(P, left, right, reach, ok, ONE: tl.constexpr):
 @triton.jit
 def _far(
     x, t, is_left, start, near_j, position, key, q_ids, k_ids, factor, slope, reach, limit, prefix, left, right,
-    HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    PREFIX: tl.constexpr, DOCS: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, 
+    DOCS: tl.constexpr,
 ):  # fmt: skip
     """A far tile's scores as x + t: the offset is t, given per query; keys start + near_j.
 
@@ -134,11 +134,9 @@ def _far(
             x += key
         else:
             x = x * factor + key
-    if DOCS or PREFIX:
+    if DOCS or prefix is not None:
         cols = start + near_j
-        seen = _visible(
-            cols - position, cols, q_ids, k_ids, limit, prefix, left, right, HAS_LEFT, HAS_RIGHT, PREFIX, DOCS
-        )
+        seen = visible(cols - position, cols, q_ids, k_ids, limit, prefix, left, right, DOCS)
         if HAS_SLOPE or HAS_KEY:
             x = tl.where(seen, x + t, -INF)
         else:
@@ -148,78 +146,56 @@ def _far(
 
 
 @triton.jit
-def _key_zones(
-    p0, p1, reach, limit, prefix, left, right, from_key, to_key, BN: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr,
-):  # fmt: skip
-    """lo, a, b, c, d, hi for queries at positions p0 … p1, multiples of BN."""
-    lo, hi = 0, limit
-    whole_lo, whole_hi = 0, limit
-    if HAS_RIGHT:
-        end = p1 + right + 1
-        whole_hi = tl.minimum(whole_hi, p0 + right + 1)
-        if PREFIX:
-            end = tl.maximum(end, prefix)
-        hi = tl.minimum(hi, end)
-    if HAS_LEFT:
-        start = tl.maximum(p0 - left, 0)
-        whole_lo = tl.maximum(p1 - left, 0)
-        if PREFIX:
-            start = tl.where(prefix > 0, 0, start)
-        lo = start // BN * BN
-    if DOCS:
-        lo, hi = tl.maximum(lo, from_key), tl.minimum(hi, to_key)
-    hi = lo + tl.cdiv(tl.maximum(hi - lo, 0), BN) * BN
-    if DOCS or PREFIX:  # far tiles are masked too
+def _zones(lo, hi, whole_lo, whole_hi, near, beyond, N: tl.constexpr, MASKED: tl.constexpr):
+    """lo, a, b, c, d, hi in tiles of N, from what may be seen, what is seen as a whole, and what is near: from ``near``
+    up to ``beyond``. Far tiles that are MASKED need not be seen as a whole."""
+    lo = lo // N * N
+    hi = lo + tl.cdiv(tl.maximum(hi - lo, 0), N) * N
+    if MASKED:
         whole_lo, whole_hi = lo, hi
     else:
-        whole_lo = tl.cdiv(whole_lo, BN) * BN
-        whole_hi = tl.minimum(tl.maximum(whole_hi, 0) // BN * BN, hi)
-    b = tl.maximum(p0 - reach + 1, 0) // BN * BN
+        whole_lo = tl.cdiv(whole_lo, N) * N
+        whole_hi = tl.minimum(tl.maximum(whole_hi, 0) // N * N, hi)
+    b = tl.maximum(near, 0) // N * N
     b = tl.maximum(tl.minimum(b, whole_hi), lo)
     a = tl.minimum(tl.maximum(whole_lo, lo), b)
-    c = tl.cdiv(tl.maximum(p1 + reach, 0), BN) * BN
+    c = tl.cdiv(tl.maximum(beyond, 0), N) * N
     c = tl.minimum(tl.maximum(c, b), hi)
     d = tl.maximum(whole_hi, c)
     return lo, a, b, c, d, hi
 
 
 @triton.jit
+def _key_zones(
+    p0, p1, reach, L, limit, prefix, left, right, SPANS, i0, BM: tl.constexpr, BN: tl.constexpr, DOCS: tl.constexpr
+):
+    """lo, a, b, c, d, hi for queries at positions p0 … p1, multiples of BN."""
+    lo, hi = key_range(p0, p1, limit, prefix, left, right)
+    lo, hi = narrow(lo, hi, SPANS, i0, L, BM, BM)
+    whole_lo, whole_hi = 0, limit
+    if right is not None:
+        whole_hi = tl.minimum(whole_hi, p0 + right + 1)
+    if left is not None:
+        whole_lo = tl.maximum(p1 - left, 0)
+    return _zones(lo, hi, whole_lo, whole_hi, p0 - reach + 1, p1 + reach, BN, DOCS or prefix is not None)
+
+
+@triton.jit
 def _query_zones(
-    k0, k1, offset, reach, L, limit, prefix, left, right, from_row, to_row, BM: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PREFIX: tl.constexpr, DOCS: tl.constexpr,
+    k0, k1, offset, reach, L, S, limit, prefix, left, right, SPANS, BM: tl.constexpr, BN: tl.constexpr,
+    DOCS: tl.constexpr,
 ):  # fmt: skip
     """The same for keys k0 … k1 and query indices: here a ‥ b is far to the right, c ‥ d far to the left."""
-    lo, hi = 0, L
+    lo, hi = query_range(k0, k1, offset, L, limit, prefix, left, right)
+    lo, hi = narrow(lo, hi, SPANS, k0, S, BN, BN)
     whole_lo, whole_hi = 0, L + BM  # queries beyond the last have logsumexp ∞ and need no mask
-    if HAS_RIGHT:
-        start = tl.maximum(k0 - offset - right, 0)
+    if right is not None:
         whole_lo = tl.maximum(k1 - offset - right, 0)
-        if PREFIX:
-            start = tl.where(k0 < prefix, 0, start)
-        lo = start // BM * BM
-    if HAS_LEFT:
-        end = k1 - offset + left + 1
+    if left is not None:
         whole_hi = tl.maximum(k0 - offset + left + 1, 0)
-        if PREFIX:
-            end = tl.where(k0 < prefix, L, end)
-        hi = tl.minimum(hi, end)
-    if DOCS:
-        lo, hi = tl.maximum(lo, from_row), tl.minimum(hi, to_row)
-    hi = tl.where(k0 < limit, hi, 0)
-    hi = lo + tl.cdiv(tl.maximum(hi - lo, 0), BM) * BM
-    if DOCS or PREFIX:
-        whole_lo, whole_hi = lo, hi
-    else:
-        whole_lo = tl.cdiv(whole_lo, BM) * BM
-        whole_hi = tl.minimum(whole_hi // BM * BM, hi)
-    b = tl.maximum(k0 - reach - offset + 1, 0) // BM * BM
-    b = tl.maximum(tl.minimum(b, whole_hi), lo)
-    a = tl.minimum(tl.maximum(whole_lo, lo), b)
-    c = tl.cdiv(tl.maximum(k1 + reach - offset, 0), BM) * BM
-    c = tl.minimum(tl.maximum(c, b), hi)
-    d = tl.maximum(whole_hi, c)
-    return lo, a, b, c, d, hi
+    return _zones(
+        lo, hi, whole_lo, whole_hi, k0 - reach - offset + 1, k1 + reach - offset, BM, DOCS or prefix is not None
+    )
 
 
 @triton.jit
