@@ -483,13 +483,13 @@ SLOW = """
 import sys, time
 from regard.cli._console import say
 from regard.explorer import _connection, _server
-from regard.explorer.limits import Limits
+from regard.explorer.limits import ServiceLimits
 from regard.explorer.models import Models
 
 folder, takes, stop = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 run = Models.run
 Models.run = lambda *arguments: (time.sleep(takes), run(*arguments))[1]
-_server.start([folder], port=0, browser=False, limits=Limits(stop=stop, batch=1), say=say)
+_server.start([folder], port=0, browser=False, limits=ServiceLimits(stop=stop, batch=1), say=say)
 """
 
 

@@ -15,7 +15,7 @@ WEB = Path(__file__).parents[1]
 sys.path.insert(0, str(WEB.parent))
 
 from regard.explorer import api, shapes  # noqa: E402  # of this copy of the repository
-from regard.explorer.limits import Limits  # noqa: E402
+from regard.explorer.limits import ServiceLimits  # noqa: E402
 
 FILE = WEB / "src" / "lib" / "answers.ts"
 HEAD = "// What the service answers. Written by `python dev/answers.py` from regard/explorer/shapes.py: edit that.\n"
@@ -25,7 +25,7 @@ OBVIOUS = "or a number"  # what is said of every number that may be NaN
 
 def text() -> str:
     """The whole file: an interface for each schema that an answer has in it."""
-    known, limits = shapes.schemas(Limits()), Limits()
+    known, limits = shapes.schemas(ServiceLimits()), ServiceLimits()
     todo = [operation.answer for operation in api.operations(limits) if operation.answer]
     found: dict[str, str] = {}
     while todo:

@@ -3,7 +3,7 @@
 export interface Health {
   /** 503 but for ok */
   status: "ok" | "stuck" | "stopping";
-  /** what is wrong, for a person to read */
+  /** the problem, in words */
   problem?: string;
 }
 
@@ -69,7 +69,7 @@ export interface Alignment {
   layer: number | null;
   /** null: the mean over heads */
   head: number | null;
-  /** a word's row is where it is the decoder's input */
+  /** a word's attention is read at the step that receives it as input */
   shift: boolean;
   aer: number | null;
 }
@@ -90,7 +90,7 @@ export interface Passage {
 }
 
 export interface Copied {
-  /** that the word was copied and not written */
+  /** that the word was copied, not generated */
   probability: number;
   /** the word of the text it is most likely a copy of */
   position: number | null;
@@ -118,7 +118,7 @@ export interface Candidate {
 }
 
 export interface Answer {
-  /** context[start:end]; empty where the context does not tell */
+  /** context[start:end]; empty if the context has no answer */
   answer: string;
   /** in characters of the context; null where there is no answer */
   start: number | null;
@@ -192,13 +192,13 @@ export interface Heads {
   layers: number;
   heads: number;
   queries: number;
-  /** how many of the queries were looked at */
+  /** how many of the queries were measured */
   rows: number;
   /** means over these, a row per layer; in nats */
   entropy: number[][];
   /** the weight of the first key */
   sink: number[][];
-  /** tokens between a query and what it looks at */
+  /** tokens between a query and the keys it attends to */
   distance: number[][];
 }
 
@@ -234,7 +234,7 @@ export interface Steps {
   /** what positions and biases add to the scaled similarity */
   added: (number | null)[];
   scaled: (number | null)[];
-  /** null where the query may not look */
+  /** null where the mask hides the key */
   masked: (number | null)[];
   weights: number[];
   weighted: number[][];
