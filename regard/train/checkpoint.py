@@ -1,10 +1,10 @@
-"""What a run leaves on disk while it goes: states to resume from, weights to average, and the best weights.
+"""The files of a running training: states to resume from, weights to average, and the best weights.
 
-    checkpoints/state-00001200.safetensors    weights, Adam's moments, where the run stands; the last few are kept
+    checkpoints/state-00001200.safetensors    weights, Adam's moments, position in the run; the last few are kept
     checkpoints/weights-00001200.safetensors  weights alone, for averaging; the last few
     checkpoints/best.safetensors              weights with the best validation
 
-Every file is written whole or not at all, with a checksum. A damaged one is passed over for the one before it.
+Every file is written whole or not at all, with a checksum. If one is damaged, the one before it is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data: batch ``batch`` of epoch ``epoch`` comes next; ``begun`` batches came before this epoch."""
+    """A position in the data: batch ``batch`` of epoch ``epoch`` is next; ``begun`` batches came before this epoch."""
 
     epoch: Total = 0
     batch: Total = 0
@@ -43,7 +43,7 @@ class Position:
 
 @dataclass
 class Standing:
-    """Where a run stands after ``update`` updates."""
+    """The state of a run after ``update`` updates."""
 
     update: Total = 0
     position: Position = Position()
@@ -65,7 +65,7 @@ class Standing:
 
 
 class Checkpoints:
-    """The files of one run. ``say`` is told what went wrong."""
+    """The files of one run. ``say`` receives the warnings."""
 
     def __init__(self, folder: Path, *, keep: int, average: int, say: Callable[[str], None]) -> None:
         self.folder, self.keep, self.average, self.say = folder, keep, average, say
@@ -152,7 +152,7 @@ class Checkpoints:
         )
 
     def _prune(self, kind: str, keep: int, update: int) -> None:
-        """Later ones are damaged, or of the time before: they are written anew, and must not push out these."""
+        """Later files are damaged or older; they will be written again, and must not replace the current ones."""
         for path in [path for path in self._files(kind) if _number(path) <= update][:-keep]:
             path.unlink(missing_ok=True)
 

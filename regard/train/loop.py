@@ -1,8 +1,8 @@
 """The training loop: updates, validation, early stopping, checkpoints, exact resumption. It knows no task.
 
 A run is a function of its settings and data: the order of batches depends on (seed, epoch), dropout on (seed, update,
-batch, rank), and a checkpoint holds all the rest. So a run that was killed gives, started again, the same weights bit
-for bit on a CPU.
+batch, rank), and a checkpoint holds everything else. So on a CPU a run that was killed and resumed gives the same
+weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TIMED = 3  # updates after which a GPU is waited for, to say how long the run ta
 
 
 class Step(NamedTuple):
-    """A batch: what the objective takes, its tokens on all ranks, and where the data stand after it."""
+    """A batch: the objective's input, its tokens on all ranks, and the position in the data after it."""
 
     tensors: Sequence[Tensor]
     tokens: int
@@ -43,11 +43,11 @@ class Step(NamedTuple):
 
 
 class Task(Protocol):
-    """What the loop is given."""
+    """The input of the loop."""
 
     @property
     def model(self) -> nn.Module:
-        """What is trained and kept."""
+        """The model to train and save."""
 
     @property
     def objective(self) -> nn.Module:
@@ -67,7 +67,7 @@ class Task(Protocol):
 
     @property
     def validation_cost(self) -> float:
-        """What a validation costs, in updates, by counts alone; 0 without data for it."""
+        """The cost of a validation in updates, counted, not measured; 0 without validation data."""
 
     def pace(self, name: str) -> float:
         """How fast a parameter of the model learns: its learning rate is so many times the schedule's."""
@@ -90,7 +90,7 @@ class Outcome:
 
 
 class Diverged(RuntimeError):
-    """The loss is no number any more."""
+    """The loss is NaN or infinite."""
 
 
 def fit(
@@ -101,7 +101,7 @@ def fit(
     progress: Progress,
     now: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Trains, or goes on with what is in the folder, to the end. ``now`` is the clock: seconds."""
+    """Trains to the end, resuming the run in the folder if there is one. ``now`` is the clock, in seconds."""
     return _TrainingRun(task, settings, folder, ranks, progress, now).go()
 
 
@@ -238,7 +238,7 @@ class _TrainingRun:
         return scores
 
     def _judge(self, loss: float) -> bool:
-        """Is it the best so far? Decides too whether training ends early."""
+        """Is it the best so far? Also decides whether to stop early."""
         standing, patience = self.standing, self.settings.patience
         epoch = standing.position.epoch
         if standing.best is None or loss < standing.best:
@@ -256,7 +256,7 @@ class _TrainingRun:
         return False
 
     def _pause(self) -> NoReturn:
-        """A state between two validations, to go on from."""
+        """Writes a state between two validations, to resume from."""
         if self.logged != self.standing.update:
             self._log()
         self._save(self._weights(), self._moments())
@@ -290,7 +290,7 @@ class _TrainingRun:
             signal.signal(signal.SIGINT, before)
 
     def _validate(self, weights: dict[str, Tensor]) -> dict[str, float]:
-        """By rank 0; the others are told."""
+        """Decided by rank 0 and sent to the others."""
         if self.sharded:
             self.plain.load_state_dict(weights)
         scores = self.task.validate(self.plain) if self.ranks.main else {}

@@ -16,7 +16,7 @@ from regard.files.whole import write_whole
 
 
 class Progress(Protocol):
-    """Who is told how a run goes: ``tick`` after every update, with the seconds left as soon as they are known."""
+    """Receives the progress of a run: ``tick`` after every update, with the seconds left once they are known."""
 
     def start(self, update: int, updates: int) -> None: ...
     def tick(self, update: int, left: float | None) -> None: ...
@@ -135,7 +135,7 @@ class Remaining:
         self._validation = seconds
 
     def left(self, update: int) -> float | None:
-        """Seconds, after so many updates and before what is due then; None before the third of a process."""
+        """Seconds left after so many updates, before the validation due then; None before a process's third update."""
         if not self._marks or self._marks[-1][0] - self._first < 2:
             return None
         (first, begun), (last, now) = self._marks[0], self._marks[-1]
@@ -181,7 +181,7 @@ def clock(seconds: float) -> str:
 
 
 class MetricsFile:
-    """metrics.jsonl: a JSON object per line, each with its update; and TensorBoard if asked."""
+    """metrics.jsonl: a JSON object per line, each with its update; optionally TensorBoard."""
 
     def __init__(self, path: Path, update: int, tensorboard: bool = False) -> None:
         """Goes on after this update: what an earlier, killed process wrote beyond it comes again."""
@@ -202,7 +202,7 @@ class MetricsFile:
                     self._board.add_scalar(name, value, update)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written has been told
+        with contextlib.suppress(OSError):  # the write error has been reported
             self._file.close()
         if self._board is not None:
             self._board.close()

@@ -17,7 +17,7 @@ SHARE, ENDS = 0.1, 2  # the most of a run's time that validations take; those of
 
 
 class Mismatch(ValueError):
-    """A run that was begun with other settings cannot be resumed with these."""
+    """A run that was started with other settings cannot be resumed with these."""
 
 
 class Table:

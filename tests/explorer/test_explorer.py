@@ -442,7 +442,7 @@ def test_bad_questions(client, traced, query, reason):
 def test_unknown_traces(client, name):
     for id in ("AAAAAAAAAAAAAAAA", "x" * 60, "%00", "..%2f..%2fetc%2fpasswd"):
         answer = client.get(f"/api/trace/{id}/{name}")
-        assert answer.status == 404 and ("gone" in answer.error or "nothing here" in answer.error)
+        assert answer.status == 404 and ("expired" in answer.error or "nothing here" in answer.error)
 
 
 def test_old_traces_go(folders):

@@ -13,10 +13,10 @@ LOSS = "`valid_loss` is the negative log-likelihood of a subword in nats"
 
 
 class CardText(NamedTuple):
-    """What a card says of a task: what the model is, how to use it, how it is measured, and what it is not for.
+    """The task's texts in a model card: what the model is, its use, its measures and its limits.
 
-    ``unit`` is what its data are counted in and ``seen`` its training; ``among`` tells more of the units, ``origin`` of
-    where the weights began, ``licensed`` whose licences matter.
+    ``unit`` is the unit of the data, ``seen`` that of training; ``among`` says more about the units, ``origin`` where
+    the initial weights are from, ``licensed`` whose licences matter.
     """
 
     title: str
@@ -98,7 +98,7 @@ Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-
 
 
 def _sources(data: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """What was trained on: the two sides of a translation together, other files of these names, then more corpora."""
+    """The training files: the two sides of a translation together, other files of these names, then more corpora."""
     lines = []
     if sides := [data[key] for key in ("source", "target") if data.get(key)]:
         lines.append(" and ".join(f"`{path}`" for path in sides))

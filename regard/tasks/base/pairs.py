@@ -43,7 +43,7 @@ class PairWork(Work[S]):
         return {"pairs": pairs, "valid_pairs": valid_pairs, "fingerprint": f"{text[:16]}-{valid_text[:16]}"}
 
     def seen(self, task: Any) -> dict[str, Any]:
-        return {"used_pairs": len(task.corpus)}  # the others are too long or too uneven
+        return {"used_pairs": len(task.corpus)}  # the rest are too long or too uneven
 
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
         cutting = fitted.cutting
@@ -70,7 +70,7 @@ class PairWork(Work[S]):
 
 
 def copies(corpus: Corpus) -> list[str]:
-    """Warnings of places most of whose pairs have the same text on both sides: one file may have been given twice."""
+    """Warnings about files whose pairs mostly have the same text on both sides: one file may have been given twice."""
     source, target = corpus.sides
     same = np.zeros(len(corpus), bool)
     if len(rows := np.flatnonzero((source.lengths == target.lengths) & (source.lengths > 0))):
@@ -108,7 +108,7 @@ class PairTask(ABC):
         """The objective of this model without regularisation; the second of its sums is Σ −log p."""
 
     def measures(self, model: Any) -> dict[str, float]:
-        """What else validation tells."""
+        """Further validation measures."""
         return {}
 
     def pace(self, name: str) -> float:
@@ -116,9 +116,9 @@ class PairTask(ABC):
 
     @property
     def validation_cost(self) -> float:
-        """Subwords that pass through the model in a validation, by those of an update.
+        """Subwords that pass through the model in a validation, divided by those of an update.
 
-        What is decoded counts as if none of it ended by itself: a young model's does not.
+        Decoding counts as if no output ended before its limit: an untrained model's does not.
         """
         if self.valid is None:
             return 0.0
@@ -130,7 +130,7 @@ class PairTask(ABC):
         return passed / update
 
     def taken(self, batch: Batch) -> list[Tensor]:
-        """What the objective takes of a batch: ``tensors``, and perhaps more."""
+        """The objective's input from a batch: ``tensors``, and perhaps more."""
         return tensors(batch)
 
     def steps(self, position: Position, ranks: Ranks) -> Iterator[Step]:
@@ -151,9 +151,9 @@ class PairTask(ABC):
         return int(self.settings.tokens // self.settings.accumulate)
 
     def _epochs(self, position: Position, ranks: Ranks) -> Iterator[tuple[Position, Batches]]:
-        """Epoch after epoch, and where it is begun.
+        """Epoch after epoch, from a given position.
 
-        With BPE-dropout an epoch takes seconds to be drawn, so the next one is drawn while this one is read.
+        With BPE-dropout, sampling an epoch takes seconds, so the next one is sampled while this one is read.
         """
         epoch = self._epoch(position, ranks)
         with ThreadPoolExecutor(1, thread_name_prefix="regard-epoch") as thread:
@@ -202,7 +202,7 @@ class PairTask(ABC):
         return float(total) / tokens
 
     def decoded(self, model: Any) -> tuple[list[str], list[str]]:
-        """What the model makes of the validation sources that are ``measured``, greedily, and what was wanted."""
+        """The greedy outputs for the ``measured`` validation sources, and their references."""
         assert self.valid is not None
         wanted = min(len(self.valid), self.measured)
         rows = np.unique(np.linspace(0, len(self.valid) - 1, wanted).astype(np.int64))
@@ -259,7 +259,7 @@ def without_padding(rows: Tensor, targets: Tensor, passes: int) -> tuple[Tensor,
 
 
 def tensors(batch: Batch) -> list[Tensor]:
-    """What an objective takes of a batch."""
+    """The objective's input from a batch."""
     return [batch.source, batch.source_lengths, batch.target_in, batch.target_out]
 
 

@@ -1,6 +1,6 @@
-"""From files to a model folder: what training is for every task. What differs, a ``Work`` tells.
+"""From files to a model folder: the part of training that all tasks share. A ``Work`` has what differs.
 
-Started again after it was killed, a run goes on where its last checkpoint stands; under torchrun it is one of several.
+A run that was killed resumes from its last checkpoint; under torchrun it is one of several processes.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Work(ABC, Generic[S]):
 
     @abstractmethod
     def survey(self, settings: S) -> dict[str, Any]:
-        """Read all data once: ``pairs``, ``valid_pairs``, and a ``fingerprint`` of the text. What is bad is refused."""
+        """Read all data once: ``pairs``, ``valid_pairs``, and a ``fingerprint`` of the text. Bad data are refused."""
 
     def fitted(self, settings: S, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
-        """All settings; ``kept`` are those of the run that is gone on with, if there is one."""
+        """All settings; ``kept`` are those of the resumed run, if there is one."""
         return Fitted.of(settings, pairs, on_gpu, kept)
 
     @abstractmethod
     def learn(self, fitted: Fitted, report: Progress) -> Any:
-        """The subwords, made anew, with a ``save(path)``; one process does it once."""
+        """New subwords, with a ``save(path)``; one process makes them once."""
 
     def read(self, path: Path) -> Any:
         """The subwords that were saved."""
@@ -69,11 +69,11 @@ class Work(ABC, Generic[S]):
         """Data in numbers, objective and validation, for the loop."""
 
     def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
-        """More tables for config.toml: what is found out about the model when it is finished."""
+        """More tables for config.toml: what is measured about the finished model."""
         return {}
 
     def seen(self, task: Any) -> dict[str, Any]:
-        """What [data] of the folder tells of the data beyond :meth:`survey`, known when they are in numbers."""
+        """More entries of the folder's [data] table, known once the data are tokenized; see also :meth:`survey`."""
         return {}
 
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
@@ -94,15 +94,15 @@ def train(
     keep_checkpoints: bool = False,
     report: Progress | None = None,
 ) -> Outcome | None:
-    """Trains, or goes on with, the model of ``out``; leaves a model folder there.
+    """Trains the model of ``out``, or resumes its run; writes a model folder there.
 
     Args:
         work: the task.
         settings: the data, and whatever else is not to be fitted to its size.
         out: a folder that is new, empty, or of this same run.
         store: how weights are stored, see :func:`regard.models.folder.save`.
-        keep_checkpoints: leave them in the folder when all is done.
-        report: who is told how it goes; by default a live bar or lines on stderr.
+        keep_checkpoints: do not delete them at the end.
+        report: receives the progress; by default a live bar or lines on stderr.
 
     Returns None if the folder already holds the finished model of this run.
     """
@@ -174,7 +174,7 @@ def _kept(folder: Path, task: str) -> dict[str, Any] | None:
 
 
 def _learned(folder: Path) -> bool:
-    """Has the run in this folder come to a checkpoint, or to its end?"""
+    """Has the run in this folder reached a checkpoint, or its end?"""
     ended = any((folder / name).exists() for name in ("model.safetensors", "README.md"))
     return ended or last_checkpoint(folder) is not None
 
@@ -186,7 +186,7 @@ def last_checkpoint(folder: Path) -> int | None:
 
 
 def _mended(kept: Mapping[str, Any], now: Mapping[str, Any], folder: Path, ranks: Ranks, report: Progress) -> None:
-    """A run that has learned nothing binds nobody: who mended a wrong setting of it begins anew in the same folder."""
+    """A run without a checkpoint does not fix the settings: after correcting one, start again in the same folder."""
     try:
         check_same(kept, now, folder)
     except Mismatch:

@@ -58,7 +58,7 @@ class PairData(Table):
 
     @cached_property
     def split(self) -> Split:
-        """What is trained on, and what is validated on."""
+        """The training and the validation data."""
         training, validation = self.training(), self.validation()
         if validation and self.held_out:
             raise ValueError(f"held_out is {self.held_out:,}, and validation data are given: give one of them")
@@ -145,11 +145,10 @@ class Training(PairTraining):
     """[training] of translation: that of pairs, and
 
     ``bleu`` and chrF are measured by greedy decoding of at most ``bleu_sentences`` validation sentences, with
-    sacrebleu's tokenizer ``bleu_tokenize``. ``guided``: the weight of the loss by which ``guided_head`` of the
-    cross-attention in ``guided_layer`` (None: the last) learns word alignments, found by
-    :mod:`regard.align.statistical` before
-    training starts, both directions made one by ``guided_links`` (0: off). ``start``: a model folder, or the name of a
-    model that comes with the package, whose weights and subwords are begun with.
+    sacrebleu's tokenizer ``bleu_tokenize``. ``guided``: the weight of the loss that teaches word alignments to
+    ``guided_head`` of the cross-attention in ``guided_layer`` (None: the last); 0: off. The alignments are found by
+    :mod:`regard.align.statistical` before training starts; ``guided_links`` says how its two directions are combined.
+    ``start``: a model folder, or the name of a bundled model, to start from with its weights and subwords.
     """
 
     bleu: bool = True
@@ -171,17 +170,18 @@ class Training(PairTraining):
             self.whole("guided_layer", 0)
 
     def to_table(self) -> dict[str, Any]:
-        """Without what does nothing: a run that was begun before it was known can then be gone on with."""
+        """Without settings that have no effect, so that a run of a version that lacks them can be resumed."""
         table = super().to_table()
         return table if self.guided else {key: value for key, value in table.items() if not key.startswith("guided")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Table):
-    """What is given: the data, and any of the other settings; what is not given is fitted to the corpus.
+    """The data, and any other settings; those left out are fitted to the corpus.
 
-    ``preset`` "laptop" is for minutes on a CPU, see :meth:`laptop`. A task has a subclass, with the classes of its own
-    tables, its ``kinds`` of model, what is ``sized`` for how many pairs, and what a ``laptop`` has time for.
+    ``preset`` "laptop" takes minutes on a CPU, see :meth:`laptop`. Each task has a subclass, with the classes of its
+    own tables, its ``kinds`` of model, the settings ``sized`` by the number of pairs, and those of the ``laptop``
+    preset.
     """
 
     data_table: ClassVar[type[Any]] = Data
@@ -254,7 +254,7 @@ class Settings(Table):
 
 
 def brief(updates: int) -> dict[str, Any]:
-    """A training whose learning rate has fallen when it ends: it is not to be gone on with."""
+    """Training whose learning rate has decayed when it ends: it is not meant to be continued."""
     return {"updates": updates, "warmup": updates // 10, "schedule": "cosine"}
 
 
@@ -275,7 +275,7 @@ class Fitted:
 
     @classmethod
     def of(cls, given: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None = None) -> Fitted:
-        """``kept``: the settings of the run that is gone on with, if there is one."""
+        """``kept``: the settings of the resumed run, if there is one."""
         fit = given.defaults(pairs)
         kind = given.model.get("kind", given.kinds[0])
         model = complete({"kind": kind, **_fitting(fit.get(kind, {}), given.model), **given.model}, given.kinds)
@@ -317,7 +317,7 @@ def complete(model: Mapping[str, Any], kinds: Sequence[str] = ("transformer", "r
 
 
 def check_sizes(value: Any, name: str = "") -> None:
-    """No number of [model], nor of a score within it, is larger than any model's; told before one is made of them."""
+    """Refuses numbers in [model], or in a score in it, that are larger than any model's, before a model is made."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             check_sizes(part, f"{name}.{key}" if name else str(key))
@@ -391,7 +391,7 @@ def sized(pairs: int) -> Tables:
 
 
 def check_same(kept: Mapping[str, Any], now: Mapping[str, Any], folder: object) -> None:
-    """Refuse to go on with other settings than a run was begun with."""
+    """Refuse to resume a run with other settings than it was started with."""
     differ = []
     for section in ("subwords", "model", "training"):
         old, new = kept.get(section, {}), now[section]

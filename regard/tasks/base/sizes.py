@@ -1,5 +1,5 @@
-"""What a training takes, by its settings: parameters and memory, counted on PyTorch's meta device before anything is
-allocated, and operations, and so about how long a CPU takes."""
+"""The cost of a training, from its settings: parameters and memory, counted on PyTorch's meta device before anything is
+allocated, and operations, from which the time on a CPU is estimated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = 30  # minutes
 
 
 def check_room(fitted: Fitted, pairs: int, ranks: Ranks) -> None:
-    """Refuses a model, or a batch, that this machine has no memory for; also what is wrong with a model's settings."""
+    """Refuses a model or a batch that does not fit in this machine's memory, and invalid model settings."""
     if fitted.model.get("pretrained"):
         return
     size, room = parameters({**fitted.model, "vocab_size": fitted.cutting.vocab_size}), memory(ranks.device)
@@ -76,7 +76,7 @@ def expectation(fitted: Fitted, size: int, quality: str) -> str:
 
 
 def memory(device: torch.device) -> int | None:
-    """All that the device has, in bytes; None where the system does not tell."""
+    """The device's memory in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:

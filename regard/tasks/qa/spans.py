@@ -1,8 +1,8 @@
 """Reading with a model: contexts in windows, and answers as spans of tokens with probabilities.
 
-A context longer than the model reads is cut into windows that overlap. A start belongs to the window that sees most to
-both sides of it, so every span is looked at once, and its score does not depend on how often it was seen. With s and e
-a window's logits and place 0 "no answer",
+A context longer than the model's input is split into overlapping windows. Each start belongs to the window with the
+most context on both sides of it, so every span is scored once. With s and e a window's logits and position 0 "no
+answer",
 
     score(i, j) = s_i + e_j − s_0 − e_0,    P(i, j) = e^score(i, j) / (1 + Σ e^score),    P(no answer) = 1 / (1 + Σ …)
 
@@ -35,7 +35,7 @@ class AnswerSpan(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What was found for a question: spans, the likeliest first, and P(no answer)."""
+    """The prediction for a question: spans, the most likely first, and P(no answer)."""
 
     spans: list[AnswerSpan]
     no_answer: float
@@ -134,7 +134,7 @@ def read(
     batch_tokens: int = 8192,
     multiple: int = 1,
 ) -> list[Prediction]:
-    """What the model finds for (question, context) pairs of tokens; ``count`` spans each, of at most ``longest``."""
+    """The predictions for (question, context) pairs of tokens: ``count`` spans each, of at most ``longest`` tokens."""
     pieces = [
         ContextWindow(row, *cut)
         for row, (question, context) in enumerate(pairs)

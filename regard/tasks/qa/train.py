@@ -55,12 +55,12 @@ NOTHING = -100  # the target of a row that no loss counts
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Table):
-    """[data]: files of questions (see :mod:`regard.data.questions`), one or several, to train and to validate on.
+    """[data]: files of questions (see :mod:`regard.data.questions`), one or several, for training and validation.
 
-    A context is read in windows of ``window`` tokens, question included, ``stride`` from one to the next; an answer has
-    at most ``longest`` tokens when one is looked for. ``bad`` lines are refused ("raise") or left out ("skip"). Without
-    files to validate on, ``held_out`` of the questions are, all those of a context or none (None: about one in 20, at
-    most 1,000; 0: none).
+    A context is read in windows of ``window`` tokens, question included, ``stride`` tokens apart; a predicted answer
+    has at most ``longest`` tokens. ``bad`` lines are refused ("raise") or skipped ("skip"). Without validation files,
+    ``held_out`` of the questions are held out, all questions of a context together (None: about one in 20, at most
+    1,000; 0: none).
     """
 
     questions: str | Sequence[str] = ()
@@ -86,7 +86,7 @@ class Data(Table):
         return [given] if isinstance(given, str) else list(given)
 
     def load(self, valid: bool = False) -> tuple[list[Question], list[Report]]:
-        """Questions to train on, or to validate on: those of files, or what is held out of the first."""
+        """Questions for training or validation: those of the files, or the held-out ones."""
         if self.files(valid=True) or self.held_out == 0:
             return self._read(valid)
         found, reports = self._read()
@@ -126,10 +126,10 @@ class Training(LoopSettings):
     """[training]: the loop's settings, and
 
     ``tokens``: of an update, padding included, N (Q + S), on all ranks together; lengths are padded to a ``multiple``;
-    ``negatives``: as many more, as a share, are questions asked of a context near by that does not tell, so that a
-    window without the answer is known for what it is; ``rdrop``, the weight of R-Drop (0: off); ``freeze``: token
-    vectors stay as they were. EM and F1 are measured on at most ``measured`` validation questions. ``select``: weights
-    are chosen, and training ends early, by "loss" or "f1".
+    ``negatives``: adds this share of questions, each paired with a nearby context that does not answer it, so that the
+    model learns to recognise a window without the answer; ``rdrop``, the weight of R-Drop (0: off); ``freeze``: token
+    embeddings are not trained. EM and F1 are measured on at most ``measured`` validation questions. ``select``: the
+    criterion for the best weights and for early stopping, "loss" or "f1".
     """
 
     tokens: int = 8000
@@ -152,7 +152,7 @@ class Training(LoopSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(AnySettings):
-    """What is given: the data, and any of the other settings; what is not given is fitted to the corpus."""
+    """The data, and any other settings; those left out are fitted to the corpus."""
 
     data_table = Data
     subwords_table = QASubwordSettings

@@ -9,9 +9,9 @@ from regard.decode.search import Search
 
 @dataclass(frozen=True, kw_only=True)
 class SummarySearch(Search):
-    """How a summary is looked for; by the sum of log p alone, what is found is too short.
+    """Search options for summaries; by the sum of log p alone, summaries are too short.
 
-    The defaults did best on the validation data of SAMSum and SciTLDR.
+    The defaults were the best on the validation data of SAMSum and SciTLDR.
     """
 
     length_penalty: float = 2.0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 LIMIT = 32_768  # subwords of a document that is read at all
-TEMPERATURE = 0.7  # of what is drawn to be compared
+TEMPERATURE = 0.7  # of the samples to compare
 BATCH_TOKENS = 4096  # source tokens decoded at once, padding included
 
 Progress = Callable[[int], None]
@@ -68,9 +68,9 @@ class DocumentWord(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """How likely it is that a word was copied and not written, and the source word that it is most likely a copy of.
+    """The probability that a word was copied, not generated, and its most likely origin in the source.
 
-    ``position`` is None where none of its subwords stands in the source.
+    ``position`` is None if none of its subwords occurs in the source.
     """
 
     probability: float
@@ -79,11 +79,11 @@ class Copied(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary, and where it came from.
+    """A summary, and the origin of its words.
 
-    ``words`` are those of the text; ``source`` those of the document. ``attention`` [words, source words] is how much
-    each word looked at each word of the source when it was chosen; what went to line ends is left out, so that a row
-    may sum to less than 1. ``copied`` has an entry per word. ``score`` is what it was ranked by, ``log_prob`` Σ log p.
+    ``words`` are those of the text; ``source`` those of the document. ``attention`` [words, source words] is each
+    word's attention to each source word at the step that predicted it; attention to line ends is left out, so a row
+    may sum to less than 1. ``copied`` has an entry per word. ``score`` is the ranking score, ``log_prob`` Σ log p.
     """
 
     text: str
@@ -101,7 +101,7 @@ class Summary:
 
 @dataclass
 class SummaryOutput:
-    """What became of one document: summaries, best first, or a problem; and a note, if there is something to know."""
+    """The output for one document: summaries, best first, or a problem; and optionally a note."""
 
     summaries: list[Summary] = field(default_factory=list)
     problem: str = ""
@@ -116,8 +116,8 @@ class SummaryOutput:
 class Summarizer:
     """Summarizes with a model. Make one with :func:`load`.
 
-    ``trained`` is the longest document, in subwords, that it was trained on: longer ones are read as a whole, with a
-    note. What has more than ``limit`` is refused; nothing is ever cut.
+    ``trained`` is the length in subwords of the longest training document. Longer documents are read completely, with a
+    note. A document of more than ``limit`` subwords is refused; nothing is ever truncated.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class Summarizer:
         progress: Progress | None = None,
         **options: Unpack[SearchOptions],
     ) -> list[SummaryOutput]:
-        """What became of each document; one that cannot be summarized has a problem and stops nothing.
+        """The output of each document. One that cannot be summarized has a problem; the others are still summarized.
 
         Args:
             documents: texts, of one line or many.
-            length: words that the summary should have, about. A model with ``told_length`` is told; of any other, the
-                search is kept within a quarter of it.
-            consensus: draw so many more from the model, and of all take the one that is most like the others (minimum
-                Bayes risk, Kumar and Byrne 2004, https://aclanthology.org/N04-1022); 0 takes the search's best.
+            length: approximate number of words. A model with ``told_length`` receives it as an input; for any other
+                model, the search keeps the length within a quarter of it.
+            consensus: sample this many more, and take the one most similar to all (minimum Bayes risk, Kumar and
+                Byrne 2004, https://aclanthology.org/N04-1022); 0 takes the search's best.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of documents in it.
             options: those of :class:`regard.tasks.summarization.search.SummarySearch`.
@@ -251,7 +251,7 @@ class Summarizer:
     def _sized(
         self, memory: PointerMemory, sources: list[Encoded], search: Search, length: int
     ) -> tuple[PointerMemory, Search]:
-        """About so many words: the model is told how many subwords that is, or the search is held to it."""
+        """A length in words: an input of the model, in subwords, or a limit of the search."""
         words = sum(row.words[-1] + 1 for row in sources)
         wanted = max(1, round(length * sum(len(row.ids) for row in sources) / max(1, words)))
         if self.model.config.told_length:

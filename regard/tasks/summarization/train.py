@@ -83,10 +83,10 @@ class Data(PairData):
 class Training(PairTraining):
     """[training] of summarization: that of pairs, and
 
-    ``coverage``: the weight of Σ_j min(a_tj, Σ_{t'<t} a_t'j), which punishes looking twice at one place. ``told``: for
-    a model with ``told_length``, the share of summaries whose length it is told. ``rouge`` is measured by greedy
-    decoding of at most ``rouge_documents`` validation documents. With a pretrained encoder: ``pretrained_lr``, the peak
-    of its learning rate (None: ``lr``, as all else); ``freeze``: token vectors stay as they were.
+    ``coverage``: the weight of Σ_j min(a_tj, Σ_{t'<t} a_t'j), which penalises attending twice to one position.
+    ``told``: for a model with ``told_length``, the share of training summaries whose length is an input. ``rouge`` is
+    measured by greedy decoding of at most ``rouge_documents`` validation documents. With a pretrained encoder:
+    ``pretrained_lr``, its peak learning rate (None: ``lr``); ``freeze``: token embeddings are not trained.
     """
 
     coverage: float = 0.0
@@ -105,14 +105,14 @@ class Training(PairTraining):
             self.number("pretrained_lr")
 
     def to_table(self) -> dict[str, Any]:
-        """Without what does nothing: a run that was begun before it was known can then be gone on with."""
+        """Without settings that have no effect, so that a run of a version that lacks them can be resumed."""
         table = super().to_table()
         return table if self.freeze else {key: value for key, value in table.items() if key != "freeze"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(PairSettings):
-    """What is given: the data, and any of the other settings; what is not given is fitted to the corpus."""
+    """The data, and any other settings; those left out are fitted to the corpus."""
 
     data_table = Data
     training_table = Training
@@ -153,10 +153,10 @@ SMALL = 1e-9
 
 
 def taken_over(encoder: Transformer) -> dict[str, Any]:
-    """[model] with this encoder: what it is, and a decoder beside it, its norms before what they are of.
+    """[model] with this encoder and a pre-norm decoder.
 
-    The softmax shares the encoder's token vectors; its logits are multiplied by 1 / (their mean length), so that they
-    begin as large as those of a fresh model, whose vectors have length 1.
+    The softmax shares the encoder's token embeddings. Its logits are multiplied by 1 / (their mean length), so that
+    they start as large as those of a new model, whose embeddings have length 1.
     """
     length = float(encoder.embedding.weight.detach().norm(dim=1).mean())
     own = {"decoder_layers": 4, "decoder_norm": "pre", "attention_dropout": 0.0}  # fused attention has none
@@ -210,7 +210,7 @@ class SummaryObjective(Module):
         return torch.stack((loss + self.coverage * covered if self.coverage else loss, nll, covered.detach()))
 
     def _wanted(self, target_out: Tensor, passes: int) -> Tensor | None:
-        """The lengths of some summaries, drawn anew each time; 0 for those that are not told."""
+        """The lengths of some summaries, sampled again each time; 0 for those without a length."""
         if not (self.model.config.told_length and self.training):
             return None
         told = torch.rand(len(target_out), device=target_out.device) < self.told
@@ -228,7 +228,7 @@ class Summarization(PairTask):
     """The task, as :func:`regard.train.fit` wants it."""
 
     sums = ("loss", "nll", "coverage")
-    alike = True  # a name that is copied must be cut as it is in the source
+    alike = True  # a copied name must have the same subwords as in the source
 
     def __init__(
         self, model: Any, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device, rouge: bool
@@ -241,7 +241,7 @@ class Summarization(PairTask):
         self.objective = SummaryObjective(model, **options, dtype=self.dtype)
 
     def pace(self, name: str) -> float:
-        """What was pretrained learns at its own rate; its token vectors as slowly as they are short."""
+        """The pretrained part has its own learning rate; its embeddings a smaller one, by their length."""
         s = self.settings
         if s.pretrained_lr is None or name.startswith(FRESH):
             return 1.0

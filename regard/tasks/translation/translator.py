@@ -127,10 +127,10 @@ class Translator:
     """Translates with a model, or with another engine that runs one. Make one with :func:`load`.
 
     ``limit`` is how many subwords a sentence may have. A line of more than ``split`` (by default the same) is cut after
-    sentence ends; a sentence over the limit at commas, or wherever it can be. ``align`` are the ``layer``, ``head`` and
-    ``shift`` that suit the model best, and ``search`` are the options of :class:`Search` that do, where a call gives
-    none. With a ``lexicon``, a sentence whose translation has a word that is neither in it nor in the source is
-    translated again, with known words alone. ``protect`` says what is not translated, see :meth:`outputs`.
+    sentence ends; a sentence over the limit is cut at commas, or anywhere. ``align`` has the ``layer``, ``head`` and
+    ``shift`` that suit the model best; ``search`` has the default options of :class:`Search`. With a ``lexicon``, a
+    sentence whose translation has a word that is neither in it nor in the source is translated again, with known words
+    only. ``protect`` says what is not translated, see :meth:`outputs`.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Translator:
         """The translation of a line, or of each of several.
 
         Options are those of :class:`Search` (by default the model's own: ``[translate]`` in its config.toml), and
-        ``prefix``, ``protect``, ``batch_tokens`` and ``progress`` of :meth:`outputs`, which also tells scores, n-best
+        ``prefix``, ``protect``, ``batch_tokens`` and ``progress`` of :meth:`outputs`, which also returns scores, n-best
         lists and attention.
         """
         lines = [text] if isinstance(text, str) else list(text)
@@ -202,7 +202,7 @@ class Translator:
         protect: Protect | None = None,
         **options: Unpack[SearchOptions],
     ) -> list[TranslationOutput]:
-        """What became of each line; one that cannot be translated has a problem and stops nothing.
+        """The output of each line. A line that cannot be translated has a problem; the others are still translated.
 
         Args:
             lines: each a sentence.
@@ -210,10 +210,10 @@ class Translator:
             attention: also return cross-attention weights.
             batch_tokens: source tokens decoded at once, padding included.
             progress: called after each batch with the number of sentences in it.
-            protect: what is not translated, but comes back as it is: True for the usual kinds (addresses, placeholders,
-                tags, code, emoji, what the model cannot read), False for nothing, or regular expressions of one's own
-                besides the usual kinds; None is the model's own choice.
-            options: those of :class:`Search`; None is the model's own choice.
+            protect: what is copied unchanged instead of translated: True for the usual kinds (addresses, placeholders,
+                tags, code, emoji, characters the model cannot read), False for nothing, or additional regular
+                expressions; None is the model's default.
+            options: those of :class:`Search`; None is the model's default.
         """
         search = Search.of(self._search | {name: value for name, value in options.items() if value is not None})
         prefixes = [prefix] * len(lines) if isinstance(prefix, str) else list(prefix)
@@ -241,7 +241,7 @@ class Translator:
         keep: Mapping[int, Sequence[Interval]],
         attended: Collection[int],
     ) -> list[TranslationOutput]:
-        """What became of each line, as the model reads it."""
+        """The output of each line, as the model reads it."""
         outputs, jobs = self._plan(lines, prefixes, keep)
         done = self._decode(jobs, search, frozenset(attended), batch_tokens, progress)
         for line, numbers in _by_line(jobs).items():
@@ -318,13 +318,13 @@ class Translator:
         return with_copies(weights, translation.copies) if translation.copies else weights
 
     def _token_weights(self, part: Attended) -> Tensor:
-        """How much each target token looked at each source token, [T, S], by the model's own choice."""
+        """The attention of each target token to each source token, [T, S], at the model's default layer and head."""
         look = self.look(1)._replace(layer=0, head=None) if self.engine.shown else self.look(part.weights.shape[0])
         tokens = range(len(part.source.ids)), range(len(part.target.ids))
         return word_weights(part.weights, *tokens, **look._asdict())
 
     def look(self, layers: int, *, layer: int | None = None, head: Head = None, shift: bool | None = None) -> Look:
-        """Which weights words are aligned by, of a model with so many decoder layers: what is given, or its own."""
+        """The layer, head and shift for word alignment: those given, or the defaults for this number of layers."""
         return Look(
             self._align.get("layer", (layers - 1) // 2) if layer is None else layer,
             self._align.get("head") if head is None else _number(head),
@@ -372,8 +372,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """The translations of each sentence, best first.
 
-        What is to be translated again, with known words, waits for its like: a batch of a few costs nearly as much as
-        a whole one.
+        Sentences to translate again with known words are collected first: a batch of a few costs nearly as much as a
+        full one.
         """
         found: dict[int, list[Translation]] = {}
         unknown: dict[int, _Unknown] = {}
@@ -399,7 +399,7 @@ class Translator:
     def _searched(
         self, jobs: list[_Job], search: Search, number: int, own: list[set[str]] | None = None
     ) -> list[list[Translation]]:
-        """One batch; with words of its own for each sentence, known ones alone."""
+        """One batch; with ``words``, only known words, given for each sentence."""
         sources, prefixes = [job.source.ids for job in jobs], [job.prefix for job in jobs]
         words = None
         if own is not None and self.lexicon is not None:
@@ -410,7 +410,7 @@ class Translator:
     def _unknown(
         self, jobs: Mapping[int, _Job], found: Mapping[int, list[Translation]], lexicon: Lexicon
     ) -> dict[int, _Unknown]:
-        """Those sentences that have translations with words nobody knows."""
+        """The sentences whose translations have unknown words."""
         read, unknown = self.subwords.decode, {}
         for i, job in jobs.items():
             own = {*runs(read(job.source.ids)), *runs(read(job.prefix))}
@@ -495,7 +495,7 @@ def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool)
 
 
 def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a translator takes from config.toml."""
+    """The settings of a translator from config.toml."""
     search = dict(settings.get("translate", {}))
     split, protect = search.pop("split", None), search.pop("protect", True)
     try:
@@ -522,7 +522,7 @@ def _number(given: int | str, what: str = "head") -> int | None:
 
 
 def _of_words(part: Attended, how: Mapping[str, Any]) -> Tensor:
-    """How much each word of a part of a translation looked at each word of its source; what no model read at none."""
+    """The attention of each word of a translated part to each source word; 0 where no model read the text."""
     if not part.source.ids or not part.target.ids:
         return widened(torch.zeros(0, 0), part)
     return widened(word_weights(part.weights, part.source.words, part.target.words, **how), part)
@@ -539,9 +539,9 @@ def _whole(outputs: list[TranslationOutput], kind: str) -> list[TranslationOutpu
 def _filled(
     row: list[Translation], good: list[Translation], new: list[Translation], *, ranked: bool
 ) -> list[Translation]:
-    """As many translations as before: the good ones, and new ones in place of the others.
+    """The same number of translations: the ones without unknown words, and new ones in place of the rest.
 
-    The best is first, if they are ranked; what was drawn has no rank, and stays in its place.
+    Ranked translations are sorted again, best first; samples have no rank and keep their places.
     """
     if ranked:
         texts = {one.text for one in good}
@@ -552,7 +552,7 @@ def _filled(
 
 
 def _note(line: str, subwords: int, parts: int) -> str:
-    """What a line over the limit was translated as."""
+    """A note on how a line over the limit was split."""
     what = "sentences" if parts == len(sentences(line)) else "parts, some of them cut out of a sentence"
     return f"{subwords:,} subwords: translated as {parts} {what}"
 
