@@ -1,4 +1,4 @@
-"""What can be asked of any trace, as numbers for the page: answers for the service, exported pages, notebooks."""
+"""The numbers of a trace that the page shows, for the service, exported pages and notebooks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from regard.trace import Trace
 SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 TRAINED = "trained"
 NOTHING: dict[str, Any] = {"text": "", "tokens": [], "words": []}  # a side that does not exist
-SHOWN = 4096  # tokens of a side that is told whole, keys of steps, tokens told at once
-FOUND = 1000  # places that a search tells
-ALL, LOOKED = 1024, 256  # queries that a head is measured by: all up to so many; of more, so many
+SHOWN = 4096  # the most tokens of a side sent completely, keys of steps, and tokens per request
+FOUND = 1000  # the most matches of a search
+ALL, LOOKED = 1024, 256  # queries that a head is measured on: all of up to ALL; of more, LOOKED
 
 _NO_MODEL = "this trace has no model to run again without a head, and no target to score: translate a sentence"
 
 
 class Unable(Exception):
-    """What a trace alone cannot answer, and why."""
+    """A request that a trace alone cannot answer, and why."""
 
 
 class Tile(NamedTuple):
-    """A part of a matrix, [h, w], and whether every row of it was looked at."""
+    """A part of a matrix, [h, w], and whether every row of it was computed."""
 
     values: np.ndarray[Any, np.dtype[np.float32]]
     exact: bool
@@ -62,7 +62,7 @@ class Answers:
     # --- what there is ---
 
     def kinds(self) -> list[dict[str, Any]]:
-        """What there is to look at."""
+        """The kinds of attention in the trace."""
         out = []
         for kind, layers in self.trace.kinds.items():
             _, heads, queries, keys = self.trace.shape(0, kind=kind, call=None)
@@ -82,7 +82,7 @@ class Answers:
         return out
 
     def described(self) -> dict[str, Any]:
-        """The kinds, and the sides that their rows and columns are; None for a side too long to be told whole."""
+        """The kinds, and the sides that their rows and columns are; None for a side too long to be sent completely."""
         usual = ("source", "target")
         told = {"name": self.name, "kinds": self.kinds(), **{name: self._side(name) for name in usual}}
         there = {name for kind in self.trace.kinds for name in self._side_names(kind)}
@@ -94,7 +94,7 @@ class Answers:
     def _side_names(self, kind: str) -> tuple[str, str]:
         """Which sides rows and columns are; queries that are not the keys are a target, whatever the kind.
 
-        Each tower has sides of its own, called like the tower or by what they are of it.
+        Each tower has its own sides, named after the tower or by their role in it.
         """
         tower, _, role = kind.rpartition(" ")
         if tower:
@@ -126,7 +126,7 @@ class Answers:
         return {"tokens": every[first:end], "from": first, "count": len(every)}
 
     def search(self, *, kind: str, side: str, text: str) -> dict[str, Any]:
-        """Where a text is: the index of the token that each place begins with."""
+        """Where a text occurs: the index of the first token of each match."""
         if not text.strip():
             raise Invalid("text: it is empty, so there is nothing to search for")
         with asked():
@@ -191,7 +191,7 @@ class Answers:
         width: int | None = None,
         samples: int | None = None,
     ) -> Tile:
-        """A part of the weights, each side ``limit`` long at most; with ``samples``, of so many rows of each cell."""
+        """A part of the weights, each side at most ``limit`` long; with ``samples``, from so many rows of each cell."""
         size = min(height or limit, limit), min(width or limit, limit)
         with asked():
             _, _, queries, keys = self.trace.shape(layer, kind=kind, call=None)
@@ -206,7 +206,7 @@ class Answers:
     def heads(self, *, kind: str) -> dict[str, Any]:
         """Means over queries of each head's entropy, weight on the first key, and distance, [layers][heads].
 
-        ``rows`` of the ``queries`` were looked at: all, or ``LOOKED`` of them, evenly spread.
+        ``rows`` of the ``queries`` were measured: all, or ``LOOKED`` of them, evenly spread.
         """
         with asked():
             layers = self.trace.kinds.get(kind, 0)
@@ -245,7 +245,7 @@ class Answers:
         dim = max(1, len(found.q))  # biases alone have no vectors
         scale = _scale(found.similarity, found.scaled - found.added, dim)
         written = formula(found.score)
-        if scale not in (None, dim**-0.5):  # a scale of its own
+        if scale not in (None, dim**-0.5):  # a scale other than 1/√d
             written = written.replace("/ √d", f"· {scale:g}")
         return {**out, "formula": written, "terms": terms(found.score), "scale": scale}
 
@@ -258,17 +258,17 @@ class Answers:
         raise Unable("this trace is not of a translation, so it has no word links")
 
     def effects(self, *, kind: str, layer: int | None = None) -> dict[str, Any]:
-        """What each head's absence changes, in a layer or in all: where there is a model and a target."""
+        """How log p changes without each head, in a layer or in all; needs a model and a target."""
         raise Unable(_NO_MODEL)
 
     def knockout(self, *, heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What the absence of some heads changes: where there is a model and a target."""
+        """How log p changes without some heads; needs a model and a target."""
         raise Unable(_NO_MODEL)
 
 
 @contextmanager
 def asked() -> Iterator[None]:
-    """Reading a trace: what it refuses is a mistake of who asked."""
+    """Reading a trace: what it refuses is an invalid request."""
     try:
         with torch.no_grad():
             yield
@@ -295,7 +295,7 @@ def _span(name: str, text: str | None, count: int) -> tuple[int, int]:
 
 
 def numbers(x: Tensor) -> Any:
-    """Nested lists; what JSON has no number for as in :func:`number`."""
+    """Nested lists; NaN and infinity as in :func:`number`."""
     return x.tolist() if bool(x.isfinite().all()) else _each(x.tolist())
 
 
@@ -304,7 +304,7 @@ def _each(x: Any) -> Any:
 
 
 def number(x: float) -> float | str | None:
-    """JSON has no NaN: it is "NaN", and ∞ "Infinity"; −∞, the score of what is masked, is null.
+    """JSON has no NaN: it is "NaN", and ∞ "Infinity"; −∞, a masked score, is null.
 
     >>> [number(x) for x in (0.5, float("nan"), float("inf"), -float("inf"))]
     [0.5, 'NaN', 'Infinity', None]
@@ -315,7 +315,7 @@ def number(x: float) -> float | str | None:
 
 
 def _scale(similarity: Tensor, scaled: Tensor, dim: int) -> float | None:
-    """What similarities were multiplied by, if by one number; 1/√d or 1 are told exactly."""
+    """The factor of the similarities, if it is one number; 1/√d and 1 are returned exactly."""
     plain = similarity.abs() > 0.1 * similarity.abs().max() if len(similarity) else similarity.bool()
     ratios = (scaled / similarity)[plain]
     if not len(ratios) or not torch.allclose(ratios, ratios[0].expand_as(ratios), rtol=1e-3):

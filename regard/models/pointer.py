@@ -1,11 +1,11 @@
 """The pointer-generator (See et al. 2017, https://arxiv.org/abs/1704.04368) on a Transformer, any score for copying.
 
     a_t = softmax_j e(W_q h_t, W_k s_j)                         where to copy from; e is the copy score
-    g_t = σ(w · [h_t; Σ_j a_tj s_j] + b)                        how much to write by itself
+    g_t = σ(w · [h_t; Σ_j a_tj s_j] + b)                        how much to generate
     P(w) = g_t softmax(h_t Vᵀ)_w + (1 − g_t) Σ_{j: x_j = w} a_tj
 
 h are the decoder's last states, s the encoder's, x the source. Both sides share one vocabulary of subwords, so a word
-that was never seen is copied piece by piece and nothing is out of vocabulary. With ``follow``,
+that was never seen is copied subword by subword and nothing is out of vocabulary. With ``follow``,
 
     e_tj ← e_tj + (u · h_t + c) [x_{j−1} = y_{t−1}]             y_{t−1}: the token that was read last
                 + (u' · h_t + c') [x_{j−1} = y_{t−1}, x_{j−2} = y_{t−2}]
@@ -14,8 +14,8 @@ a piece is followed by its neighbour, as in a name that is copied whole. With ``
 
     e_tj ← e_tj − softplus(u) Σ_{t' < t} a⁰_t'j                 a⁰: the weights of e alone
 
-what was looked at is looked at less. The paper's sum is over the corrected weights, which only a step-by-step decoder
-can have; that over a⁰ is known for all steps at once and is the same in training and decoding.
+source positions attended to before get lower scores. The paper sums the corrected weights, which only a step-by-step
+decoder has; the sum of a⁰ is known for all steps at once and is the same in training and decoding.
 
 Shapes: N documents, S source tokens, T target tokens, E width, V vocabulary, R = N · beams hypotheses.
 """
@@ -40,14 +40,14 @@ from regard.nn import SinusoidalPositions
 class PointerConfig(TransformerConfig):
     """A Transformer's configuration, and how it copies.
 
-    ``copy_score`` is written as other scores are and works on ``copy_dim`` numbers; ``copy = false`` leaves the copying
-    out. ``follow`` adds numbers, which depend on the state, to the score of what stands behind the token, or the two,
-    that were read last. ``coverage`` lowers the score of what was looked at before. With ``told_length`` the decoder is
-    told how many tokens are left, where that is known (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
+    ``copy_score`` is written like any other score, with dimension ``copy_dim``; ``copy = false`` turns copying off.
+    ``follow`` adds a number, which depends on the state, to the score of source positions that follow the last token,
+    or the last two. ``coverage`` lowers the score of positions attended to before. With ``told_length`` the number of
+    tokens left, where known, is an input of the decoder (Takase and Okazaki 2019, https://arxiv.org/abs/1904.07418).
 
-    For an encoder that was trained before, as BERT: ``pretrained`` names where its first weights were from; with
-    ``windows`` it reads bos … eos, and what is longer than its ``max_length`` positions in windows that overlap; the
-    softmax's logits are multiplied by ``output_scale``, where token vectors are shorter than those of a fresh model.
+    For a pretrained encoder, such as BERT: ``pretrained`` names the source of its weights; with ``windows`` it reads
+    bos … eos, and sources longer than its ``max_length`` positions in overlapping windows; the softmax's logits are
+    multiplied by ``output_scale``, where token embeddings are shorter than those of a new model.
     """
 
     copy: bool = True
@@ -63,7 +63,7 @@ class PointerConfig(TransformerConfig):
     bert_alone: ClassVar[bool] = False
 
     def to_table(self) -> dict[str, Any]:
-        """Without what does nothing: a run that was begun before it was known can then be gone on with."""
+        """Without settings that have no effect, so that a run of a version that lacks them can be resumed."""
         table = super().to_table()
         plain = {"windows": False, "output_scale": 1.0}
         return {key: value for key, value in table.items() if key not in plain or value != plain[key]}
@@ -81,7 +81,7 @@ class PointerConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class PointerMemory(Memory):
-    """Encoded sources with their tokens [N, S]; ``wanted`` [N] are the lengths asked for, 0 where none is."""
+    """Encoded sources with their tokens [N, S]; ``wanted`` [N] are the requested lengths, 0 for none."""
 
     source: Tensor | None = None
     wanted: Tensor | None = None
@@ -93,12 +93,12 @@ class PointerMemory(Memory):
         return PointerMemory(plain.states, plain.lengths, plain.mask, self.source.index_select(0, items), wanted)
 
     def told(self, wanted: Tensor | None) -> PointerMemory:
-        """The same, to be made into so many tokens each, end symbol included; 0 leaves it open."""
+        """The same with requested lengths in tokens, end symbol included; 0 for none."""
         return PointerMemory(self.states, self.lengths, self.mask, self.source, wanted)
 
 
 class Pointed(NamedTuple):
-    """What the next token's distribution is made of, for T positions of each document.
+    """The parts of the next token's distribution, for T positions of each document.
 
     ``features`` [N, T, E] go to the softmax over the vocabulary, scaled for it; ``gate`` [N, T] is g before the
     sigmoid, ``weights`` [N, T, S] are a, in float32 at least.
@@ -157,9 +157,9 @@ class PointerTransformer(Transformer):
         self._reset_copying()
 
     def _start(self) -> None:
-        """A Transformer's, and Glorot's uniform for what copies; what is told of the length starts as PyTorch's do."""
+        """As in a Transformer; Glorot's uniform for the copy attention, PyTorch's default for the length embedding."""
         super()._start()
-        if hasattr(self, "told"):  # not yet where the Transformer in it is being made
+        if hasattr(self, "told"):  # not yet while the Transformer part is being made
             if self.told is not None:
                 self.told.reset_parameters()
             self._reset_copying()
@@ -184,7 +184,7 @@ class PointerTransformer(Transformer):
         return PointerMemory(memory.states, memory.lengths, memory.mask, source)
 
     def windows(self, length: int) -> int:
-        """In how many windows a document of so many tokens, eos included, is read."""
+        """The number of windows for a document of so many tokens, eos included."""
         if not self.config.windows:
             return 1
         assert self.config.max_length is not None
@@ -213,7 +213,7 @@ class PointerTransformer(Transformer):
         return PointerMemory(states, lengths, padding(lengths, source.shape[1]), source)
 
     def point(self, target_in: Tensor, memory: PointerMemory) -> Pointed:
-        """What the distributions of all positions of a target [N, T] are made of."""
+        """The parts of the distributions at all positions of a target [N, T]."""
         features = super().decode(target_in, memory)
         return self._pointed(features, _lasts(target_in), memory, self._keys(memory))
 
@@ -226,7 +226,7 @@ class PointerTransformer(Transformer):
         return log_p if attention is False else (log_p, weights)
 
     def logits(self, features: Tensor) -> Tensor:
-        """log P as it is: what ``decode`` returns is normalised already."""
+        """log P unchanged: the output of ``decode`` is already normalised."""
         return features
 
     def log_probs(self, pointed: Pointed, memory: PointerMemory) -> Tensor:
@@ -266,14 +266,14 @@ class PointerTransformer(Transformer):
         return Pointed(features * self.config.output_scale, gate, weights)
 
     def _scores(self, q: Tensor, k: Tensor, state: PointerState | None) -> Tensor:
-        """e [N, L, S]; computed in float32 whatever autocast says: a softmax that chooses a word stands on it."""
+        """e [N, L, S]; computed in float32 also under autocast, because a softmax over words depends on it."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             q, k = q.to(dtype), k.to(dtype)
             if state is None or not self.copy_score.positional:
                 e: Tensor = self.copy_score(q, k)[:, 0]
                 return e
-            # beams stand side by side in the batch, since all of them are at one position
+            # beams are side by side in the batch, since all are at one position
             rows = q.transpose(1, 2).flatten(0, 1)[:, None]
             each = self.copy_score(rows, k.repeat_interleave(state.beams, 0), offset=state.length - 1)
             each_row: Tensor = each[:, 0, 0].unflatten(0, (-1, state.beams))
@@ -315,7 +315,7 @@ class PointerTransformer(Transformer):
 
 
 def behind(last: Tensor, memory: PointerMemory) -> tuple[Tensor, Tensor]:
-    """The places right behind the token read last, and behind the two; [N, L, S] each, for tokens [N, L, 2]."""
+    """The positions right after the last token, and after the last two; [N, L, S] each, for tokens [N, L, 2]."""
     assert memory.source is not None
     first, second = (F.pad(memory.source, (k, 0), value=-1)[:, None, :-k] == last[..., k - 1, None] for k in (1, 2))
     return first, first & second

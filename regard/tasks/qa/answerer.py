@@ -1,4 +1,4 @@
-"""A trained reader and its subwords as one thing: a context and a question in, the answer and its place out."""
+"""A trained reader with its subwords: takes a context and a question, returns the answer and its position."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a question.
+    """The answer to a question.
 
-    ``text`` is ``context[start:end]``, and ``score`` its probability among all spans and "no answer", whose own is
-    ``no_answer``. Where the context does not tell, by the model's opinion, ``text`` is "" and there is no place.
-    ``candidates`` are the likeliest spans, this one first unless there is no answer. ``attention``, if asked for, is
+    ``text`` is ``context[start:end]``, and ``score`` its probability among all spans and "no answer", whose own
+    probability is ``no_answer``. If the model finds no answer in the context, ``text`` is "" and there is no position.
+    ``candidates`` are the most likely spans, this one first unless there is no answer. ``attention``, if requested, is
     [question words, context words]: how much each question word attends to each context word (of ``split()``), in the
-    window that the first candidate is in; 0 outside it. ``problem`` tells why there is nothing, ``note`` what was done.
+    window of the first candidate; 0 outside it. ``problem`` says why there is no result, ``note`` what was done.
     """
 
     text: str = ""
@@ -75,9 +75,9 @@ class Answer:
 class Answerer:
     """Answers questions with a reader. Make one with :func:`load`.
 
-    ``window`` and ``stride`` say how much is read at once (:class:`regard.tasks.qa.spans.WindowSize`),
-    ``longest`` how many subwords
-    an answer may have, and ``abstains`` whether the model was taught that a context may not tell.
+    ``window`` and ``stride`` are the size and the step of windows (:class:`regard.tasks.qa.spans.WindowSize`),
+    ``longest`` is the most subwords of an answer, and ``abstains`` says whether the model was trained on questions
+    without an answer.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Answerer:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         place: torch.device = next(self.model.parameters()).device
         return place
 
@@ -123,14 +123,14 @@ class Answerer:
         attention: bool = False,
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[Answer]:
-        """The answers to (context, question) pairs; one that cannot be answered has a problem and stops nothing.
+        """The answers to (context, question) pairs; one that cannot be answered has a problem.
 
         Args:
             n_best: how many candidates to return.
             longest: the most subwords of an answer.
-            abstain: may the answer be that there is none? By default if the model was taught so.
+            abstain: allow "no answer"; by default if the model was trained on questions without an answer.
             attention: also return attention.
-            batch_tokens: tokens read at once, padding included.
+            batch_tokens: tokens per batch, padding included.
         """
         if n_best < 1 or (longest is not None and longest < 1):
             raise ValueError(f"expected n_best and longest of at least 1, got {n_best} and {longest}")
@@ -204,21 +204,21 @@ class Answerer:
 
 
 def load(name: str | os.PathLike[str], *, device: str | torch.device | None = None) -> Answerer:
-    """An answerer from a model folder that ``regard train --task qa`` left; by default on the GPU if there is one."""
+    """An answerer from a model folder of ``regard train --task qa``; by default on the GPU if there is one."""
     path = find(name)
     loaded = open_model(path, "qa", device)
     return Answerer(loaded.model, loaded.subwords, name=path.name, **options_of(loaded.settings))
 
 
 def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What an answerer takes from config.toml."""
+    """The settings of an answerer from config.toml."""
     data = settings.get("data", {})
     known = {name: data[name] for name in ("window", "stride", "longest") if name in data}
     return {**known, "abstains": bool(data.get("unanswerable"))}
 
 
 def _odd(context: str, question: str) -> str:
-    """What is wrong with a pair, if something is."""
+    """The problem of a pair, or ""."""
     for kind, text in (("context", context), ("question", question)):
         try:
             checked(text)
@@ -232,13 +232,13 @@ def _odd(context: str, question: str) -> str:
 
 
 def _candidate(context: str, told: Encoded, span: AnswerSpan) -> Candidate | None:
-    """The characters of a span: no white space around them, and no character cut off from its marks."""
+    """The characters of a span, without white space around them, and without splitting a grapheme cluster."""
     start, end = whole(context, told.offsets[span.start][0], told.offsets[span.end - 1][1])
     return Candidate(context[start:end], start, end, span.probability) if start < end else None
 
 
 def whole(text: str, start: int, end: int) -> tuple[int, int]:
-    """[start, end) without white space around it, widened to what people see as characters.
+    """[start, end) without white space around it, widened to whole grapheme clusters.
 
     >>> whole("cafe\\u0301 👩‍🚀 !", 0, 4), whole("cafe\\u0301 👩‍🚀 !", 5, 7)
     ((0, 5), (6, 9))

@@ -1,4 +1,4 @@
-"""Questions in tokens: the windows of their contexts, and where in them the answers start and end."""
+"""Questions in tokens: the windows of their contexts, and the start and end of the answers in them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from regard.tasks.qa.spans import ContextWindow, Prediction, WindowSize
 from regard.text.subwords import Encoded
 from regard.text.wordpiece import Cutter
 
-_ORDER, _ANSWER, _NEGATIVE, _OTHER = 111, 112, 113, 114  # what a hash is for, so that no two are alike
-_NEAR = 64  # pieces on from which a context that does not tell is taken: mostly of the same text
+_ORDER, _ANSWER, _NEGATIVE, _OTHER = 111, 112, 113, 114  # the purpose of a hash, so that no two are equal
+_NEAR = 64  # pieces away, at most, of a context without the answer: mostly the same text
 
 
 @dataclass
@@ -36,7 +36,7 @@ class QuestionRows:
     def of(
         cls, given: Sequence[Question], subwords: Cutter, room: WindowSize, reports: Sequence[Report]
     ) -> QuestionRows:
-        """What cannot be asked is left out, and counted in the last report."""
+        """Unusable questions are left out, and counted in the last report."""
         texts = dict.fromkeys(text for q in given for text in (q.context, q.question))
         cut = dict(zip(texts, subwords.encode_batch(list(texts)), strict=True))
         asked = cls([], [], [], [], [], [], room)
@@ -74,10 +74,10 @@ class QuestionRows:
         return Lessons(self, rows, np.arange(len(rows)), np.array(places, np.int64))
 
     def epoch(self, seed: int, epoch: int, negatives: float) -> Lessons:
-        """The lessons of an epoch in a drawn order.
+        """The lessons of an epoch in random order.
 
-        Of several answers to a question one is drawn, each as often as people gave it. ``negatives`` is the share of
-        pieces whose question is also asked of another context, one that does not have the text of an answer.
+        Of several answers to a question one is sampled, in proportion to how often people gave it. ``negatives`` is the
+        share of pieces whose question is also paired with a context that does not contain the text of an answer.
         """
         keys = np.asarray(line_keys(seed, epoch, _ANSWER, np.arange(len(self.given))), np.uint64)
         counts = np.array([max(1, len(spans)) for spans in self.answers], np.uint64)
@@ -115,7 +115,7 @@ class QuestionRows:
 
 @dataclass(frozen=True)
 class Lessons:
-    """What is to be learned: for question ``rows[i]`` and piece ``pieces[i]``, the ``places[i]`` of start and end."""
+    """Training examples: ``places[i]`` are start and end for question ``rows[i]`` and piece ``pieces[i]``."""
 
     asked: QuestionRows
     rows: Integers
@@ -147,7 +147,7 @@ def tokens(context: Encoded, start: int, end: int) -> tuple[int, int]:
 
 
 def texts_of(asked: QuestionRows, rows: Sequence[int], found: Sequence[Prediction]) -> list[str]:
-    """The first answer to each of these questions; "" where there is likelier none, if the data have such questions."""
+    """The first answer to each of these; "" where "no answer" is likelier, if the data have such questions."""
     abstains = any(not spans for spans in asked.answers)
     out = []
     for row, each in zip(rows, found, strict=True):
