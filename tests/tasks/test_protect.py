@@ -325,6 +325,12 @@ def test_on_the_command_line(run):
 # --- who looks at what ---
 
 
+def test_an_expression_that_never_ends_is_refused(translator):
+    """Python's own matcher would take years for it, and a model folder may come from anyone."""
+    with pytest.raises(ValueError, match=r"protect: '\(a\|aa\)\+\$' takes more than 1 s on a line of 48"):
+        translator.translate("a" * 47 + "!", protect="(a|aa)+$")
+
+
 def test_copies_are_linked_to_what_they_are_copies_of(translator, run):
     line = "Tom and {name} have read `a b` and https://example.com/a?b=c yesterday 😀"
     (output,) = translator.outputs([line], attention=True)

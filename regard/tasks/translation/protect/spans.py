@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from regard.text.graphemes import clusters
 from regard.text.subwords import Subwords
@@ -76,6 +76,7 @@ _COUNTED = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _GLUE = frozenset("_/\\=&+#@~.$%")
+SECONDS = 1  # for a regular expression of the user's on one line
 _JOINS = re.compile(r"[^\w\s,;'\"’()]{0,3}")
 _OPENING = frozenset("\"'“«<[(`{$%*_~")  # what emphasis may begin with, besides letters
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
@@ -115,7 +116,7 @@ class Protection:
         """The same, each by itself."""
         found: list[Span] = []
         for pattern in self._own:
-            _add(found, (Span(*match.span(), "word") for match in pattern.finditer(line)))
+            _add(found, [Span(start, end, "word") for start, end in _places(pattern, line)])
         if self._usual:
             _add(found, _matches(line))
             _add(found, _emphasis(line, found))
@@ -194,21 +195,34 @@ def _runs(
 # --- patterns ---
 
 
-def patterns(protect: Protect) -> list[re.Pattern[str]]:
-    """The regular expressions of one's own."""
+def patterns(protect: Protect) -> list[Any]:
+    """The user's own regular expressions, compiled by ``regex``, whose matching can be given a time limit."""
     own = [protect] if isinstance(protect, str) else [] if isinstance(protect, bool) else protect
     if not isinstance(own, Sequence):
         raise ValueError(f"protect: expected true, false or regular expressions, got {own!r}")
     return [_compiled(pattern) for pattern in own]
 
 
-def _compiled(pattern: object) -> re.Pattern[str]:
+def _compiled(pattern: object) -> Any:
+    import regex
+
     if not isinstance(pattern, str):
         raise ValueError(f"protect: expected a regular expression, got {pattern!r}")
     try:
-        return re.compile(pattern)
-    except re.error as error:
+        return regex.compile(pattern)
+    except regex.error as error:
         raise ValueError(f"protect: {pattern!r} is not a regular expression: {error}") from None
+
+
+def _places(pattern: Any, line: str) -> list[tuple[int, int]]:
+    """Where a pattern of the user's matches. A model folder may come from a stranger, and Python takes years for ``(a|aa)+$``."""
+    try:
+        return [match.span() for match in pattern.finditer(line, timeout=SECONDS)]
+    except TimeoutError:
+        raise ValueError(
+            f"protect: {pattern.pattern!r} takes more than {SECONDS} s on a line of {len(line):,} characters: "
+            "write it without repeats inside repeats"
+        ) from None
 
 
 def _add(found: list[Span], more: Iterator[Span] | Sequence[Span]) -> None:
