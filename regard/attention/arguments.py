@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import _autocast
-from regard.mask import Shape
+from regard.mask.shape import Shape
 from regard.score.terms import DTYPES
 
 

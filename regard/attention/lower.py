@@ -13,8 +13,11 @@ from regard.attention.plan import BACKENDS, Choice, choose
 from regard.attention.positions import Places, Positions, places_of
 from regard.kernels import _autocast
 from regard.kernels import _guard as guard
-from regard.mask import Mask, Shape, as_mask, bind, broadcast_pairs
+from regard.mask import Mask
+from regard.mask.dense import as_mask
+from regard.mask.own import bind
 from regard.mask.packed import Packed
+from regard.mask.shape import Shape, broadcast_pairs
 from regard.score import PerHead, Score
 from regard.score.base import told
 from regard.score.terms import (

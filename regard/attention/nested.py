@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.mask import Causal, Documents, Mask, Window, as_mask
+from regard.mask import Causal, Documents, Mask, Window
+from regard.mask.dense import as_mask
 
 
 @dataclass(frozen=True)

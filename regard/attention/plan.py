@@ -12,7 +12,8 @@ from torch.autograd import forward_ad
 from regard.kernels import _autocast, blockwise, cpu_additive, flex, reference, sdpa
 from regard.kernels.gpu import additive as triton_additive
 from regard.kernels.gpu import offset as triton_offset
-from regard.mask import Dense, Mask, unknown
+from regard.mask import Dense, Mask
+from regard.mask.own import unknown
 from regard.score.terms import (
     DTYPES,
     BiasTerm,

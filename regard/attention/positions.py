@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.arguments import offset_of
-from regard.mask import Shape, per_position
 from regard.mask.packed import Layout, Packed
+from regard.mask.shape import Shape, per_position
 
 Positions = Tensor | tuple[Tensor | None, Tensor | None]
 """Of queries and keys alike, [L] or [*batch, L]; or of either side, None where each stands at its own index."""

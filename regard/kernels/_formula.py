@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from regard.mask import broadcasts
+from regard.mask.shape import broadcasts
 from regard.score.terms import FormulaTerm
 
 _NOT_COMPILED = (

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from regard.kernels import _dropout, _formula, operator
 from regard.kernels._skew import Diagonals
-from regard.mask import Grid
+from regard.mask.shape import Grid
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "blockwise"

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from regard.kernels import _autocast
 from regard.kernels import _dense as dense
-from regard.mask import And, ByVisible, Causal, Dense, Documents, Function, Grid, Lengths, Mask, Not, Prefix, Window
+from regard.mask import And, Causal, Dense, Documents, Function, Lengths, Mask, Not, Prefix, Window
+from regard.mask.own import ByVisible
+from regard.mask.shape import Grid
 from regard.score.terms import DotTerm, FormulaTerm, Problem, may_need_gradient
 
 if TYPE_CHECKING:

@@ -18,7 +18,9 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from regard.kernels import _autocast, _formula
-from regard.mask import ByVisible, Mask, build, unknown
+from regard.mask import Mask
+from regard.mask.base import build
+from regard.mask.own import ByVisible, unknown
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 

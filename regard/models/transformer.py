@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.common.module import Module
-from regard.mask import Causal, Lengths, Mask, as_mask
+from regard.mask import Causal, Lengths, Mask
+from regard.mask.dense import as_mask
 from regard.models._config import ModelConfig
 from regard.models._memory import Memory, lengths_of, padding, step_padding
 from regard.models._scores import ScorePlace, ScoreSpec, make_score

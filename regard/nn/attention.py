@@ -15,7 +15,8 @@ from regard.attention.call import attend, log_weights, observed, steps
 from regard.attention.nested import are_nested, pack
 from regard.attention.positions import Positions
 from regard.common.module import Module
-from regard.mask import Lengths, Mask, as_mask
+from regard.mask import Lengths, Mask
+from regard.mask.dense import as_mask
 from regard.score import Dot, Score
 from regard.score.base import told
 from regard.score.terms import Keys

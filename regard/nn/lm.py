@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from regard.attention.positions import Positions
 from regard.common.module import Module
-from regard.mask import Causal, Mask, as_mask
+from regard.mask import Causal, Mask
+from regard.mask.dense import as_mask
 from regard.nn.attention import Cache
 from regard.nn.layers import EncoderLayer, MakeNorm
 from regard.score import Rotary, Score

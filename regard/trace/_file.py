@@ -12,7 +12,9 @@ from torch import Tensor
 from regard.files.kinds import check
 from regard.files.tensors import read_tensors, write_tensors
 from regard.files.whole import Damaged
-from regard.mask import KINDS, Mask, build, unknown
+from regard.mask import Mask
+from regard.mask.base import KINDS, build
+from regard.mask.own import unknown
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call
 from regard.trace._trace import Trace

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.mask import KINDS, Mask, build
+from regard.mask import Mask
+from regard.mask.base import KINDS, build
 
 
 def mapped(x: Any, f: Callable[[Tensor], Any]) -> Any:

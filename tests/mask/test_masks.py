@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.mask import Causal, Dense, Documents, Grid, Lengths, Prefix, Shape, Window
+from regard.mask import Causal, Dense, Documents, Lengths, Prefix, Window
+from regard.mask.shape import Grid, Shape
 
 OFFSETS = [0, 4, -3, "items"]
 LENGTHS = st.sampled_from([1, 2, 3, 7, 16, 17])

@@ -8,7 +8,8 @@ from cases import PAIRED, Sizes, in_float64, refusal, score, tensors
 
 import regard
 from regard.attention.positions import places_of
-from regard.mask import Causal, Documents, Lengths, Prefix, Shape, Window
+from regard.mask import Causal, Documents, Lengths, Prefix, Window
+from regard.mask.shape import Shape
 from regard.score import ALiBi, Bias, Dot, Function, Key, NTKScaling, PerHead, Relative, Rotary
 from regard.trace import Trace
 

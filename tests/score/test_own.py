@@ -8,6 +8,8 @@ import regard
 from regard import mask as masks
 from regard.kernels import blockwise, sdpa
 from regard.mask import Causal, Dense, Documents, Lengths, Mask, Window
+from regard.mask.own import bind
+from regard.mask.shape import Shape
 from regard.score import Additive, ALiBi, Dot, Function, PerHead, Rotary, Score, Softcap
 from regard.score._tensors import distances, grouped
 
@@ -103,7 +105,7 @@ def test_a_mask_of_ones_own_runs_everywhere(mask, score, offset, narrow):
     rows, cols = torch.arange(9), torch.arange(11)
     where = rows + (offset.reshape(-1, 1) if isinstance(offset, torch.Tensor) else offset)
     where = where.expand(6, 9)
-    bound = masks.bind(made, masks.Shape((2, 3), 4, 9, 11, torch.device("cpu")))
+    bound = bind(made, Shape((2, 3), 4, 9, 11, torch.device("cpu")))
     dense = Dense(bound.visible(rows, where, cols).expand(6, 4, 9, 11).reshape(2, 3, 4, 9, 11))
     torch.testing.assert_close(out, regard.attend(q, k, v, **{**options, "mask": dense}))
 

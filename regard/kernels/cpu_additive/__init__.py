@@ -27,7 +27,7 @@ from regard.kernels import operator
 from regard.kernels._additive import readable, refuses_terms
 from regard.kernels._threads import spread
 from regard.kernels.operator import sum_to
-from regard.mask import Grid
+from regard.mask.shape import Grid
 from regard.score.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 NAME = "cpu_additive"

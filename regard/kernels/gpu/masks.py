@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.kernels.gpu.launch import batch_stride
-from regard.mask import And, Causal, Documents, Grid, Lengths, Mask, Or, Prefix, Window
+from regard.mask import And, Causal, Documents, Lengths, Mask, Or, Prefix, Window
+from regard.mask.shape import Grid
 from regard.score.terms import Problem
 
 FURTHEST = 2**30  # positions and distances are 32-bit numbers

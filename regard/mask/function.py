@@ -1,0 +1,56 @@
+"""A mask in one line: a function of batch item, head, query and key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from regard.mask.base import Mask
+from regard.mask.shape import Shape
+
+
+class Function(Mask):
+    """A mask in one line: ``f(b, h, i, j)`` says whether head h of batch item b may see key j from query i.
+
+    The arguments are whole numbers in tensors that broadcast to [batch, heads, l, s], and so must the result. Query i
+    counts from ``offset``, as in every mask, so that a step of decoding asks what the whole sequence would, and with
+    ``positions=`` or in packed documents both are positions. (The same functions serve FlexAttention as its
+    ``mask_mod``; batch dims count as one there and here.)
+
+    >>> Function(lambda b, h, i, j: (j <= i) & (i - j < 2)).dense(3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [0, 1, 1]], dtype=torch.int32)
+    """
+
+    def __init__(self, f: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
+        if not callable(f):
+            raise TypeError(f"Function takes a function of (b, h, i, j) that returns booleans, got {type(f).__name__}")
+        self.f = f
+
+    def bind(self, shape: Shape) -> Mask:
+        items, heads = (torch.arange(n, device=shape.device) for n in (math.prod(shape.batch), shape.heads))
+        if shape.laid is not None:  # queries are asked about by their place among the keys of the whole pack
+            return self._with(items, heads, shape.laid.key_positions[None], shape.laid.query_positions[None])
+        keys = shape.key_positions
+        return self._with(items, heads, torch.arange(shape.keys, device=shape.device)[None] if keys is None else keys)
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        items, heads, keys, *queries = self.tensors
+        positions = queries[0][:, rows] if queries else positions
+        at = positions[:, None, :, None], keys[:, None, None, cols]
+        return self.f(items[:, None, None, None], heads[:, None, None], *at)
+
+    def for_heads(self, heads: slice) -> Mask:
+        items, own, *places = self.tensors
+        return self._with(items, own[heads], *places)
+
+    def for_items(self, items: slice) -> Mask:
+        own, heads, *places = self.tensors
+        return self._with(own[items], heads, *(x if len(x) == 1 else x[items] for x in places))
+
+    def __repr__(self) -> str:
+        return f"Function({getattr(self.f, '__name__', type(self.f).__name__)})"

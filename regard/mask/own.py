@@ -1,0 +1,95 @@
+"""Masks of one's own: how they are made for a problem, and what kernels see of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.mask.base import KINDS, Mask
+from regard.mask.shape import Grid, Shape, Verdict, broadcasts
+
+
+class ByVisible(Mask):
+    """A bound mask that kernels know nothing of but ``visible``: its answers are checked, and cut to what is asked."""
+
+    def __init__(self, mask: Mask, batch: int, items: slice | None = None, heads: slice | None = None) -> None:
+        self.mask, self.batch, self.items, self.heads = mask, batch, items, heads
+        self.static, self.varies = mask.static, mask.varies if type(mask).varies != Mask.varies else "BHLS"
+        self.reads_positions = mask.reads_positions
+
+    def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
+        if self.items is not None and positions.shape[0] > 1:  # it may hold something of every item
+            whole = positions.new_zeros(self.batch, positions.shape[1])
+            whole[self.items] = positions
+            positions = whole
+        seen = self.mask.visible(rows, positions, cols)
+        if not isinstance(seen, Tensor) or seen.dtype != torch.bool:
+            got = seen.dtype if isinstance(seen, Tensor) else type(seen).__name__
+            raise TypeError(f"{self}.visible must return a bool tensor, got {got}")
+        if seen.ndim > 4 or not broadcasts(seen.shape[-2:], (len(rows), len(cols))):
+            expected = f"[batch, heads, {len(rows)}, {len(cols)}]"
+            raise ValueError(f"{self}.visible must return what broadcasts to {expected}, got {list(seen.shape)}")
+        return self._cut(seen)
+
+    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+        return self.mask.span(p_lo, p_hi, k_lo, k_hi)
+
+    def tiles(self, grid: Grid) -> Verdict:
+        empty, full = (torch.as_tensor(x, device=grid.rows.device) for x in self.mask.tiles(grid))
+        return self._cut(empty), self._cut(full)
+
+    def _cut(self, x: Tensor) -> Tensor:
+        x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+        x = x if self.items is None or x.shape[0] == 1 else x[self.items]
+        return x if self.heads is None or x.shape[1] == 1 else x[:, self.heads]
+
+    def for_heads(self, heads: slice) -> Mask:
+        if _writes(self.mask, "for_heads"):
+            return ByVisible(self.mask.for_heads(heads), self.batch, self.items, None)
+        return ByVisible(self.mask, self.batch, self.items, _within(self.heads, heads))
+
+    def for_items(self, items: slice) -> Mask:
+        if _writes(self.mask, "for_items"):
+            return ByVisible(self.mask.for_items(items), items.stop - items.start, None, self.heads)
+        return ByVisible(self.mask, self.batch, _within(self.items, items), self.heads)
+
+    def __repr__(self) -> str:
+        return repr(self.mask)
+
+
+def _within(outer: slice | None, inner: slice) -> slice:
+    """A slice of a slice."""
+    return inner if outer is None else slice(outer.start + inner.start, outer.start + inner.stop)
+
+
+def _writes(mask: Mask, name: str) -> bool:
+    """Has a mask of one's own an answer of its own, rather than that of the mask it was made from?"""
+    first = next(kind for kind in type(mask).__mro__ if name in vars(kind))
+    return first is not Mask and first not in KINDS.values()
+
+
+def bind(mask: Mask, shape: Shape) -> Mask:
+    """The mask made for a problem; one of one's own as a :class:`ByVisible`."""
+    bound = mask.bind(shape)
+    if isinstance(bound, ByVisible) or type(bound) in KINDS.values():
+        return bound
+    if shape.key_positions is not None and mask.reads_positions and not _writes(mask, "bind"):
+        raise ValueError(
+            f"{type(mask).__name__} only has `visible`, which assumes key j at position j: it takes positions of "
+            "queries, but not of keys (if it ignores positions, declare reads_positions = False); a "
+            "Function receives both"
+        )
+    return ByVisible(bound, math.prod(shape.batch))
+
+
+def unknown(mask: Mask | None) -> str | None:
+    """The first part of a bound mask that is known by ``visible`` alone, by the name of its class."""
+    if mask is None:
+        return None
+    if isinstance(mask, ByVisible):
+        return type(mask.mask).__name__
+    names = [unknown(part) for part in mask.parts]
+    return next((name for name in names if name is not None), None)
