@@ -66,7 +66,7 @@ class _Beam:
         size, device = memory.size, rules.longest.device
         self.open = torch.arange(size, device=device)
         self.sums = torch.full((size, k), -math.inf, device=device)  # Σ log p of the open hypotheses, [n, k]
-        self.sums[:, 0] = 0.0  # all start alike: only one may have offspring
+        self.sums[:, 0] = 0.0  # all hypotheses start equal: only one may be continued
         self.written: list[Tensor] = []  # per step, [N, k]: token, its log p, and the beam that it follows
         self.values: list[Tensor] = []
         self.parents: list[Tensor] = []
@@ -114,7 +114,7 @@ class _Beam:
         return token, parent
 
     def _live(self, value: Tensor) -> Tensor:
-        """Refuses NaN, which is the largest of its row, but for hypotheses that are dead: of those nothing goes on."""
+        """Refuses NaN, which is the largest of its row, except in dead hypotheses, which are not continued."""
         odd = value[..., 0].isnan()
         if not odd.any():
             return value

@@ -1,4 +1,4 @@
-"""What all searches share: models as they see them, what may come next, hypotheses, and forced decoding.
+"""Shared by all searches: the interface of a model, allowed next tokens, hypotheses, and forced decoding.
 
 Shapes: N sentences (n still open), k beams, V vocabulary, t tokens so far; row s · k + b is beam b of sentence s.
 """
@@ -26,7 +26,7 @@ class State(Protocol):
     """A model in the middle of n · k hypotheses."""
 
     def reorder(self, items: Tensor, sentences: Tensor | None = None) -> None:
-        """Go on with these rows, each of its own sentence; ``sentences`` names the kept ones if some are dropped."""
+        """Continue with these rows, each of its own sentence; ``sentences`` names the kept ones if some are dropped."""
 
 
 class Model(Protocol):
@@ -85,9 +85,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: tokens [T], end symbol included, their log-probabilities [T], and what it is ranked by.
+    """One output: tokens [T], end symbol included, their log-probabilities [T], and its ranking score.
 
-    ``attention``, if asked for, is [layers, heads, T, S]: row t are the weights with which token t was predicted.
+    ``attention``, if requested, is [layers, heads, T, S]: row t are the weights with which token t was predicted.
     """
 
     tokens: Tensor
@@ -97,7 +97,7 @@ class Hypothesis:
 
 
 class NoProbabilities(ValueError):
-    """What a model gives is no distribution: NaN, or 0 for every token that may come."""
+    """A model's output is not a distribution: NaN, or 0 for every allowed token."""
 
     def __init__(self, name: str = "the model") -> None:
         super().__init__(
@@ -194,7 +194,7 @@ class Rules:
         return allowed
 
     def follow(self, rows: Tensor, tokens: Tensor) -> None:
-        """The search goes on with these rows, each of which has got a token."""
+        """Continue the search with these rows, each of which has received a token."""
         if self.words is not None:
             self.words.follow(rows.flatten(), tokens.flatten())
 
@@ -213,7 +213,7 @@ def next_log_probs(model: Model, tokens: Tensor, state: Any) -> tuple[Tensor, An
 
 
 def refuse(bad: Tensor) -> None:
-    """Raises where one of these is true: a hypothesis that goes on, and whose next token has no probabilities."""
+    """Raises if one of these is true: an open hypothesis whose next token has no probabilities."""
     if bad.any():
         raise NoProbabilities
 

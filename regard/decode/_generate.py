@@ -22,7 +22,7 @@ class LanguageModel(Protocol):
     """What :func:`generate` needs of a model; :class:`regard.nn.CausalLM` is one."""
 
     def new_caches(self) -> Any:
-        """What has been read: nothing yet."""
+        """The caches, empty before the prompt."""
 
     def features(self, tokens: Tensor, *, caches: Any) -> Tensor:
         """Read [N, T] more tokens: their states, [N, T, E]."""
@@ -46,7 +46,7 @@ def generate(
     """Prompts [N, P] with what the model adds to each, [N, P + at most ``max_new_tokens``].
 
     The prompt is read at once, then one token at a time, each drawn as :func:`sample` draws it. ``temperature=0`` takes
-    the likeliest. A sequence that has written ``eos_id`` is filled up with it, and all ends when the last one has.
+    the most likely. After ``eos_id`` a sequence is filled up with it; generation ends when all sequences have ended.
     """
     if prompt.ndim != 2 or not prompt.shape[1] or prompt.dtype not in (torch.int64, torch.int32):
         raise ValueError(

@@ -23,10 +23,10 @@ class _State:
 
 
 class NoRepeat:
-    """A model whose outputs hold no run of ``size`` tokens twice (Paulus et al. 2018, https://arxiv.org/abs/1705.04304).
+    """A model whose outputs never repeat a sequence of ``size`` tokens (Paulus et al. 2018, https://arxiv.org/abs/1705.04304).
 
-    What may not come has probability 0 and the rest is scaled up. It is for searching alone; everything else is the
-    model's own.
+    Tokens that would repeat get probability 0 and the rest is scaled up. It is for searching only; everything else is
+    the model's own.
     """
 
     def __init__(self, model: Any, size: int) -> None:

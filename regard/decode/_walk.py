@@ -38,14 +38,14 @@ def greedy(
     words: KnownWords | None = None,
     attention: bool = False,
 ) -> list[Hypothesis]:
-    """The likeliest token at each step. The score is the sum of log-probabilities.
+    """The most likely token at each step. The score is the sum of log-probabilities.
 
     Args:
         model, memory: see :class:`Model`; ``model.encode(source)`` makes a memory.
         limits: how short and how long.
         prefix: [N, P] tokens that the output starts with, filled up with ``model.pad_id``.
         ban: tokens never to produce, besides padding and start symbol.
-        words: those that may be written; what a prefix has is to be among them.
+        words: the words that may be written; they must include those of the prefix.
         attention: also return cross-attention weights (one more pass over the finished output).
     """
     with evaluating(model):
@@ -72,8 +72,9 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """Draw ``samples`` outputs per sentence from the model; the same seed draws the same on every device.
 
-    The distribution is sharpened by ``temperature``, cut to the ``top_k`` likeliest tokens and to the fewest that hold
-    ``top_p`` of it (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751). Log-probabilities are the model's own.
+    The distribution is sharpened by ``temperature``, cut to the ``top_k`` most likely tokens and to the fewest with
+    total probability ``top_p`` (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751). Log-probabilities are the
+    model's own.
     """
     if samples < 1 or not 0 < temperature < math.inf or not 0 < top_p <= 1 or (top_k is not None and top_k < 1):
         raise ValueError(

@@ -1,8 +1,8 @@
-"""What hypotheses may go on with where every word that they write has to be known.
+"""The tokens that may continue a hypothesis when all of its words must be known.
 
-A word is judged as it grows: letters that no word begins with are not written in the first place, so that each
-hypothesis can go on, letter by letter if need be. What may not come has probability 0 and the rest keeps its own: a
-hypothesis that was led to where nothing likely may come loses.
+A word is checked as it grows: a prefix that no known word has is never written, so every hypothesis can be continued,
+letter by letter if necessary. Forbidden tokens get probability 0 and the rest keep theirs: a hypothesis with no likely
+continuation loses.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from regard.text.lexicon import Lexicon, plain, runs
 
-LIKELIEST = 32  # tokens looked at in each step ...
-STEP = 256  # ... and so many more, until one of them may come
+LIKELIEST = 32  # tokens checked in each step ...
+STEP = 256  # ... and so many more, until one of them is allowed
 
 
 class _Next(NamedTuple):
-    """What a token makes of an unfinished word."""
+    """The unfinished word after a token."""
 
     rest: bytes  # the word that is unfinished after it, with the bytes of a character that is
     unknown: tuple[str, ...]  # words it has finished that the lexicon does not know
@@ -34,8 +34,8 @@ class KnownWords:
 
     It serves one search, and the next after ``start``.
 
-    ``pieces`` are the bytes of each token, none for those that are no text; ``eos`` ends a word as a space does. Only
-    the likeliest tokens are looked at, so what is drawn is drawn from them.
+    ``pieces`` are the bytes of each token, none for special tokens; ``eos`` ends a word as a space does. Only the most
+    likely tokens are checked, so samples are drawn from them.
     """
 
     def __init__(self, lexicon: Lexicon, pieces: Sequence[bytes], own: Sequence[Collection[str]], eos: int) -> None:
@@ -51,7 +51,7 @@ class KnownWords:
         self._rows = [(sentence, b"") for sentence in range(len(self._own)) for _ in range(beams)]
 
     def follow(self, rows: Tensor, tokens: Tensor) -> None:
-        """It goes on with these rows, each of which has read a token."""
+        """Continue with these rows, each of which has read a token."""
         before = [self._rows[row] for row in rows.tolist()]
         self._rows = [
             (one, self._after(rest, token)) for (one, rest), token in zip(before, tokens.tolist(), strict=True)
@@ -74,7 +74,7 @@ class KnownWords:
         return found.view_as(log_p)
 
     def _further(self, row: int, log_p: Tensor) -> list[int]:
-        """The likeliest tokens that may come, where none of the first ones may; none, and so any, if none may."""
+        """The most likely allowed tokens, where none of the first ones is allowed; none, and so any, if no token is."""
         order = log_p.argsort(descending=True)[: int((log_p > -math.inf).sum())].tolist()
         for start in range(LIKELIEST, len(order), STEP):
             if may := [token for token in order[start : start + STEP] if self._known(row, token)]:
@@ -112,7 +112,7 @@ class KnownWords:
         return over or any(word.startswith(begun) for word in self._spelled[sentence])
 
     def _after(self, rest: bytes | None, token: int) -> bytes | None:
-        """The unfinished word after a token; where bytes are no text (a prefix may have such) a word begins anew."""
+        """The unfinished word after a token; invalid bytes (a prefix may have them) start a new word."""
         if rest is None or token == self._eos:
             return None
         found = self._next(rest, token)

@@ -23,9 +23,9 @@ TokenLists = Sequence[Sequence[int]]
 
 
 class EngineHypothesis(NamedTuple):
-    """A translation: its subwords, what it is ranked by, and Σ log p.
+    """A translation: its subwords, its ranking score, and Σ log p.
 
-    ``attention``, if asked for, is [layers, heads, T, S], end symbols included.
+    ``attention``, if requested, is [layers, heads, T, S], end symbols included.
     """
 
     tokens: list[int]
@@ -35,7 +35,7 @@ class EngineHypothesis(NamedTuple):
 
 
 class Engine(Protocol):
-    """What a translator needs of one."""
+    """The interface that a translator needs."""
 
     name: str
     max_length: int | None  # positions that it knows; None: any number
@@ -58,7 +58,7 @@ class Engine(Protocol):
     ) -> list[list[EngineHypothesis]]:
         """The best translations of each sentence, none with a banned subword; ``number`` tells batches apart.
 
-        With ``words`` none has another word, as far as the engine can see to that.
+        With ``words`` none has another word, as far as the engine supports it.
         """
 
     def read(self, sources: TokenLists, targets: TokenLists, *, attention: bool) -> list[EngineHypothesis]:

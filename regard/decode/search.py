@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST = 1024  # hypotheses of a sentence
 TOGETHER = 2**14  # hypotheses of all sentences of a batch
-LONGEST = 2**16  # subwords that an output may be asked to have
+LONGEST = 2**16  # the most subwords that an output may have
 STEEPEST = 7  # length penalty: LONGEST to the power of it is a float32 still
 
 
@@ -41,14 +41,14 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How a translation is looked for. ``Search.beam`` is the default of ``beam``, and so on.
+    """Search options. ``Search.beam`` is the default of ``beam``, and so on.
 
     ``beam`` hypotheses are kept open and ranked by Σ log p / lengthᵅ, α being ``length_penalty``; the ``nbest`` best
-    are returned. With ``sample`` they are drawn from the model instead: sharpened by ``temperature``, cut to the
-    ``top_k`` likeliest tokens and to the fewest that hold ``top_p`` of the probability; the same ``seed`` and lines
-    give the same draws. ``min_length`` and ``max_length`` count subwords. No run of ``no_repeat`` subwords comes twice
-    (0: it may). Where a translator has a lexicon, translations with words that are neither there nor in the source are
-    looked for again, among ``known_words`` alone.
+    are returned. With ``sample`` they are sampled from the model instead: sharpened by ``temperature``, cut to the
+    ``top_k`` most likely tokens and to the fewest with total probability ``top_p``; the same ``seed`` and lines give
+    the same samples. ``min_length`` and ``max_length`` count subwords. No sequence of ``no_repeat`` subwords occurs
+    twice (0: off). If the translator has a lexicon and ``known_words`` is set, translations with words that are neither
+    in it nor in the source are searched again, with known words only.
     """
 
     beam: int = 5

@@ -25,7 +25,7 @@ TYPES: dict[str, type] = {t.__name__: t for t in (Problem, Terms, DotTerm, TanhT
 OPTIONAL = ("q", "k", "out", "projection", "bias", "result", "gradient")
 INPUTS = ("query_input", "key_input")
 LABELS = {"kind": str, "item": int, "rows": list[str], "columns": list[str]}
-# what reading a file of anything may raise, besides what is checked
+# the errors that reading an arbitrary file may raise, besides those of the checks
 UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, RuntimeError)
 
 
@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Tr
 
 
 def _in_a_line(error: Exception) -> str:
-    """What was wrong: ValueErrors are ours, and say it; of others, which PyTorch may raise, the first line tells."""
+    """The error in a line: the text of our own ValueErrors, the first line of others, such as PyTorch's."""
     text = (str(error).splitlines() or [""])[0][:200]
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 

@@ -34,7 +34,7 @@ class _Configured(NamedTuple):
 
 @contextmanager
 def watched(model: nn.Module, watch: Watch) -> Iterator[None]:
-    """Inside, ``watch`` is told of every attention call of the transformers models in ``model``."""
+    """Inside, ``watch`` receives every attention call of the transformers models in ``model``."""
     found = _configs(model) if "transformers" in sys.modules else []
     if not found:
         yield

@@ -24,10 +24,10 @@ LISTED = 3
 
 
 def unseen(ran: Mapping[str, type[nn.Module]], seen: Iterable[str]) -> dict[str, str]:
-    """{path: what it does} of modules that ran, look like attention and have nothing seen in, at or around them.
+    """{path: what it does} of modules that ran and look like attention, but recorded nothing in, at or around them.
 
-    ``ran`` has the modules that ran by path. Of modules inside one another the innermost is told. Those that are only
-    called attention are told where there are no others.
+    ``ran`` has the modules that ran, by path. Of nested modules the innermost is listed. Modules that are attention by
+    name only are listed if there are no others.
     """
     known = list(seen)
     free = {name: kind for name, kind in ran.items() if not any(_related(name, other) for other in known)}
@@ -63,7 +63,7 @@ def _related(name: str, other: str) -> bool:
 
 
 def _does(kind: type[nn.Module]) -> str | None:
-    """What a class that looks like attention does to make its weights; None if it does not look so."""
+    """How a class that looks like attention computes its weights; None if it does not look like attention."""
     if issubclass(kind, nn.MultiheadAttention):
         return "has a forward of its own, with other arguments"
     called = _called(kind)
@@ -93,7 +93,7 @@ def _called(kind: type[nn.Module]) -> set[str]:
 
 
 def _function(x: Any) -> FunctionType | None:
-    """What was written, whatever decorates it."""
+    """The function as written, without its decorators."""
     written: Any = x
     if isinstance(x, FunctionType | staticmethod | classmethod):
         written = inspect.unwrap(written)

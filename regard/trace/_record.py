@@ -1,6 +1,6 @@
-"""``record``: see every attention call of a model while it runs, whoever wrote it; ``without``: run it without heads.
+"""``record``: see every attention call of any model while it runs; ``without``: run it without some heads.
 
-Hooks on the modules tell which one is running. Attention that goes through :func:`regard.attend` is seen by its
+Hooks on the modules say which one is running. Attention that goes through :func:`regard.attend` is seen by its
 observer; torch.nn.MultiheadAttention by a hook that computes its projections again; models of transformers through
 that library's attention interface.
 """
@@ -44,9 +44,9 @@ def record(
         model: any PyTorch model: ours, one with torch.nn.MultiheadAttention (nn.Transformer and its layers), one of
             Hugging Face's transformers, or None for every call of :func:`regard.attend`. A compiled model runs
             uncompiled inside the block.
-        inputs: also keep what attention modules are given, for :meth:`Trace.steps`.
+        inputs: also keep the inputs of attention modules, for :meth:`Trace.steps`.
         values: also keep values and contexts, for :meth:`Trace.steps`, norms and gradients; weights, scores, tiles and
-            what is measured of them need none, and without them and inputs a trace is about half as large.
+            measures of them do not need values, and without values and inputs a trace is about half as large.
         gradients: keep the gradient that ``backward`` brings to each context, for :meth:`Trace.gradient`.
         device: where the trace is kept; by default where the model is.
 
@@ -222,7 +222,7 @@ class _Recorder:
                 out.register_hook(lambda g: setattr(call, "gradient", self._flat(g, seen).detach().clone()))
         return out
 
-    # --- what is kept of it ---
+    # --- the recorded parts ---
 
     def _call(self, frame: _Frame | None, seen: Observation, out: Tensor | None, kind: str) -> Call:
         known: dict[Any, Tensor] = {}
@@ -268,7 +268,7 @@ class _Recorder:
 
 
 def _bare(p: Problem, values: bool) -> Problem:
-    """A problem as weights need it: no dropout, nothing about gradients, keys as they are; of values, no dims."""
+    """A problem reduced to what weights need: no dropout, no gradients, keys unchanged, values with 0 dims."""
     p = replace(p, terms=plain(p.terms), dropout=0.0, seed=None, need_bias_gradient=False, need_offset_gradient=False)
     return p if values else replace(p, v=p.v[..., :0], terms=replace(p.terms, values=None))
 

@@ -1,4 +1,4 @@
-"""Long computations on a trace that can be stopped between blocks, as when nobody waits for them any more."""
+"""Long computations on a trace that can be cancelled between blocks, for instance when the client disconnects."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _WANTED: ContextVar[Callable[[], bool] | None] = ContextVar("regard_trace_wanted
 
 
 class Stopped(Exception):
-    """The computation was told to stop."""
+    """The computation was cancelled."""
 
 
 @contextmanager
 def wanted(still: Callable[[], bool]) -> Iterator[None]:
-    """Inside, what is computed from a trace raises :class:`Stopped` soon after ``still()`` turns False."""
+    """Inside, computations on a trace raise :class:`Stopped` soon after ``still()`` returns False."""
     token = _WANTED.set(still)
     try:
         yield

@@ -36,7 +36,7 @@ def is_usual(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[
 
 
 def read(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Multihead:
-    """What a call with these arguments attends with."""
+    """The attention of a call with these arguments."""
     given = _SIGNATURE.bind(module, *args, **kwargs).arguments
     query, key, value = (given[name] for name in ("query", "key", "value"))
     cross = key is not query and not (key.shape == query.shape and torch.equal(key, query))
@@ -68,7 +68,7 @@ def _project(m: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
 
 
 def _masked(attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> tuple[Score, Mask | None, int]:
-    """Its masks are True, or −inf, where nobody may look; keys that it added itself may be seen."""
+    """Its masks are True, or −inf, where attention is not allowed; keys that it added itself are visible."""
     score: Score = Dot()
     mask: Mask | None = None
     offset = 0

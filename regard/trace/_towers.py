@@ -1,4 +1,4 @@
-"""Towers: stacks of layers that stand side by side in a model, told apart by their paths."""
+"""Towers: separate stacks of layers in one model, distinguished by their paths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _unnumbered(stack: Stack) -> Stack:
 
 
 def _shared(stacks: Iterable[Stack]) -> int:
-    """How many parts all of them begin with alike."""
+    """The number of leading parts that all have in common."""
     count = 0
     for parts in zip(*stacks, strict=False):
         if len(set(parts)) > 1:

@@ -251,7 +251,7 @@ class Trace:
         kind: str = "self",
         call: int | None = -1,
     ) -> Tensor:
-        """−Σ_j α_ij ln α_ij in nats, [(heads,) rows]: 0 looks at one key, ln n at n keys alike."""
+        """−Σ_j α_ij ln α_ij in nats, [(heads,) rows]: 0 is all on one key, ln n is uniform over n keys."""
         return self._measured(lambda w, c, i, r: -torch.xlogy(w, w).sum(-1), layer, head, rows, item, kind, call)
 
     def distance(
@@ -368,9 +368,9 @@ class Trace:
     ) -> Tensor:
         """Weights of rows a … b − 1 and columns c … d − 1, pooled by the maximum or the sum of each cell.
 
-        ``head`` "mean" pools the mean over heads. Cells are as small as gives no more than ``size`` of them, (height,
-        width); without a size every pair has its own. ``samples`` looks at so many rows of each cell only, evenly
-        spread: the maximum is then that of these, the sum an estimate; all columns are always looked at.
+        ``head`` "mean" pools the mean over heads. A tile has at most ``size`` cells, (height, width), each as small as
+        that allows; without a size every pair has its own cell. With ``samples`` only so many rows of each cell are
+        computed, evenly spread: the maximum is then that of these rows, the sum an estimate. All columns are read.
         """
         _, heads, queries, keys = self.shape(layer, kind=kind, call=call)
         several = list(range(heads)) if head == "mean" else [head]
@@ -389,7 +389,7 @@ class Trace:
     # --- without a head ---
 
     def ablate(self, heads: Mapping[tuple[str, int], Sequence[int]]) -> Any:
-        """What the model returns if these heads give nothing: {(kind, layer): heads}; it is run again, as recorded.
+        """The model's output without these heads, {(kind, layer): heads}; it is run again, as recorded.
 
         >>> import regard
         >>> model = regard.nn.EncoderLayer(8, 2)

@@ -1,4 +1,4 @@
-"""Is a call that was read from a file what it says it is? What strangers write is looked at before it is used."""
+"""Checks a call that was read from a file before it is used: the file may be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _try_corners(call: Call) -> None:
             raise ValueError("its scores are not of its queries and keys")
         if call.has_values:
             call.steps(head, item, queries - 1)
-            with suppress(ValueError):  # what cannot be asked of such a call
+            with suppress(ValueError):  # what such a call cannot answer
                 call.steps(head, item, 0, Dot())
             with suppress(ValueError):
                 call.value_norms(head, item, rows)

@@ -81,7 +81,7 @@ def vectors(calls: Sequence[Call], head: int, item: int) -> Vectors | None:
 
 
 def products_wide(calls: Sequence[Call], head: int) -> int:
-    """P, numbers per pair that ``vectors`` would give as products; 0 for those that can be told from q and k."""
+    """P, numbers per pair that ``vectors`` would give as products; 0 for those that can be computed from q and k."""
     call = calls[-1]
     p = call.narrow(head, 0)
     return 0 if _told(call, p, head, 0) else sum(_width(term) for term in p.terms.pairs)
@@ -136,7 +136,7 @@ def _told(call: Call, p: Problem, head: int, item: int) -> bool:
 
 
 def _scale(p: Problem) -> float | None:
-    """What the similarity is multiplied by, if that is all that makes the score of it."""
+    """The factor of the similarity, if the score is the similarity times a factor."""
     if p.terms.cap is not None or not p.terms.pairs or len(p.terms.pairs) != len(p.terms.terms):
         return None
     scales = {float(term.scale) if isinstance(term, DotTerm) else 1.0 for term in p.terms.pairs}
@@ -163,7 +163,7 @@ def _pairs(p: Problem) -> Tensor:
 
 
 def _wide(x: Tensor, keys: int) -> Tensor:
-    """With columns for keys that came later: nobody looked at them."""
+    """With columns for keys that came later; their weights are 0."""
     return torch.nn.functional.pad(x, (0, keys - x.shape[1]))
 
 
