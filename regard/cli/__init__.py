@@ -5,8 +5,8 @@ help. _parser.py makes flags of parameters and of settings, _flags.py has those 
 reads what they work on. ``regard train`` is one of them, and training runs from source where little is
 installed: nothing here imports more than the standard library before a command needs it.
 
-What a user can mend (a missing file, a wrong option, a damaged model) is told in a line, with exit code 2; set
-REGARD_DEBUG to see where it came from. Imports that take time stand inside the commands.
+An error that the user can fix (a missing file, a wrong option, a damaged model) is one line, with exit code 2; set
+REGARD_DEBUG to see where it arose. Slow imports are inside the commands.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def _no_command(arguments: list[str]) -> int:
-    """Help, the version, or what is wrong."""
+    """Help, the version, or the error."""
     rows = [f"  {name:<10} {summary(function(name))}" for name in COMMANDS]
     rows = [textwrap.fill(row, columns(), subsequent_indent=" " * 13) for row in rows]
     parser = Parser("regard", ABOUT, epilog="\n".join(["commands:", *rows]))
@@ -79,5 +79,5 @@ def _no_command(arguments: list[str]) -> int:
 
 
 def _close_output() -> None:
-    """Nobody reads it any more: what is still in its buffer would be an error when Python ends."""
+    """The reader has closed it: flushing its buffer when Python ends would be an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 
 class Failure(Exception):
-    """Ends a command with exit code 1: nothing is wrong with what it was given, and it has come to nothing."""
+    """Ends a command with exit code 1: its input was valid, but it produced nothing."""
 
     code = 1
 
@@ -42,7 +42,7 @@ def message(error: Exception) -> str:
 
 
 class Job:
-    """Lines through a model: bad ones are reported and give nothing, the others go on; a bar if somebody looks."""
+    """Lines through a model: bad ones are reported and give nothing, the rest continue; a bar in a terminal."""
 
     def __init__(self, strict: bool, noun: str = "lines", *, failed: Callable[..., Any] | None = None) -> None:
         """``failed`` makes an output of a ``problem``: that of what the lines go through, a translator's by default."""
@@ -130,8 +130,8 @@ def columns() -> int:
 
 
 def sources_drawn(summary: Summary) -> list[str]:
-    """The document with a bar behind each word, as high as it was looked at, and copied words in brackets; so is the
-    summary, with brackets around what was copied rather than written."""
+    """The document with a bar after each word, as high as its attention, and copied words in brackets; above it the
+    summary, with brackets around the words that were copied."""
     copied = {c.position for c in summary.copied if c.position is not None and c.probability >= 0.5}
     looked = summary.attention.sum(0)
     top = float(looked.max()) if looked.numel() else 0.0
@@ -193,7 +193,7 @@ DRAWN = 60  # words of a text in a figure, at most
 
 
 def summary_pictured(path: Path, found: Summary) -> None:
-    """What each word of a summary looked at, as a figure; copied words, and where they are from, in brackets."""
+    """The attention of each word of a summary as a figure; copied words and their origins in brackets."""
     if not found.words:
         say(f"{path}: not drawn, the first summary has no words")
         return
@@ -204,7 +204,7 @@ def summary_pictured(path: Path, found: Summary) -> None:
 
 
 def answer_pictured(path: Path, context: str, question: str, found: Answer) -> None:
-    """What each word of a question looked at, as a figure; the words of the answer in brackets."""
+    """The attention of each word of a question as a figure; the words of the answer in brackets."""
     spans = [match.span() for match in re.finditer(r"\S+", context)]
     start, end = found.start or 0, found.end or 0
     inside = {i for i, (a, b) in enumerate(spans) if a < end and b > start}
@@ -216,7 +216,7 @@ def answer_pictured(path: Path, context: str, question: str, found: Answer) -> N
 
 
 def _heatmap(path: Path, values: Tensor, rows: list[str], columns: list[str], kept: set[int], name: str) -> None:
-    """Of a long text the words that are ``kept``, and those that are looked at most, in the order of the text."""
+    """Of a long text the ``kept`` words and those with the most attention, in the order of the text."""
     from regard.plot import heatmap, save
 
     order = sorted(range(len(columns)), key=lambda i: (i not in kept, -float(values[:, i].max())))
@@ -257,9 +257,9 @@ REACH = 600  # characters to each side of an answer that are drawn, where words 
 
 
 def read_aloud(context: str, found: Answer, *, width: int | None = None, around: int = 60) -> list[str]:
-    """Words of the context near the answer, which is in brackets; below each word how much the question looked at it.
+    """Words of the context near the answer, which is in brackets; below each word the question's attention to it.
 
-    The darkest shade is the word that was looked at most; weights are means over the words of the question.
+    The darkest shade marks the most attention; weights are means over the words of the question.
     """
     if found.attention is None:
         return []

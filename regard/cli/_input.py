@@ -1,4 +1,4 @@
-"""What a command is given to work on: arguments, files or the standard input."""
+"""The input of a command: arguments, files or the standard input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def documents_given(text: list[str] | None, input: list[Path] | None, by_line: b
 
 
 def _files(input: list[Path] | None) -> list[Path]:
-    """The files that are to be read, "-" where none is named; one that is not there is told before anything is done."""
+    """The files to read, "-" if none is named; a missing file is an error before anything else is done."""
     paths = input or [Path("-")]
     for path in paths:
         if path.is_dir():

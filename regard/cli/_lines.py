@@ -1,5 +1,5 @@
 """Lines in and lines out, for the command line: from an argument, files or a stream; to a stream, or to a file that
-appears when it is whole.
+is written whole or not at all.
 
 A line ends at "\\n" (or "\\r\\n") and nowhere else. A file may be gzipped or UTF-16
 (:mod:`regard.files.text`); "-" is the
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Input(Protocol):
-    """What is worked on: where it is from, and what is wrong with it, if something is."""
+    """A piece of input: its origin, and its problem, if there is one."""
 
     @property
     def where(self) -> str: ...
@@ -165,8 +165,8 @@ def _stdin(path: PathLike) -> BinaryIO | None:
 class Writer:
     """Writes lines: to the standard output as they come, or to a file that replaces an older one at the end, whole.
 
-    It is opened before the work, so that a place that cannot be written to is told at once; if the work fails, what was
-    there before stays, and nothing else. To be ended by SIGTERM is to fail.
+    It is opened before the work, so that a path that cannot be written is an error immediately. If the work fails, or
+    SIGTERM ends it, the old file stays and nothing else.
     """
 
     def __init__(self, path: PathLike | None = None) -> None:
@@ -205,7 +205,7 @@ class Writer:
             self._stream.write("".join(f"{line}\n" for line in whole).encode(errors="replace"))
 
     def flush(self) -> None:
-        """Let whoever waits see what was written."""
+        """Flush, so that a waiting reader sees the lines."""
         with self._told():
             self._stream.flush()
 
@@ -248,7 +248,7 @@ class Writer:
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """SIGTERM, where nobody else handles it, ends the program as an error would: what was begun is cleared away."""
+    """SIGTERM, if it has no other handler, ends the program like an error: unfinished files are removed."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

@@ -69,12 +69,12 @@ def align(
         regard align --statistical corpus.en corpus.fr > corpus.align
         echo "the cat ||| le chat" | regard align --model en-fr/ --show -
 
-    Without --model, the bundled English-French one aligns. Words are what white space separates. Layer, head and shift
-    are by default what the model's folder says; else heads are averaged in the middle layer, and a word's row is the
-    one where the decoder has just read it (--shift), which is far better than the one where it is predicted.
-    A target word is linked to what it looks at most, or with --threshold to all that has that weight; --mutual leaves
-    those links that are the most of their source word too: one to one, fewer, with far fewer errors.
-    --statistical counts which words come together instead, in both directions, and wants thousands of pairs.
+    Without --model, the bundled English-French model aligns. Words are separated by white space. Layer, head and shift
+    are by default those of the model folder; otherwise the heads of the middle layer are averaged, and a word's
+    attention is read at the step that receives it as input (--shift), which is far better than the step that predicts
+    it. A target word is linked to the source word it attends to most, or with --threshold to all with at least that
+    weight. --mutual keeps links that are also the strongest of their source word: one to one, fewer, with far fewer
+    errors. --statistical counts which words occur together instead, in both directions, and needs thousands of pairs.
     """
     of_models = (
         "model",
@@ -131,7 +131,7 @@ def align(
 
 
 def _counted(pairs: Sequence[LinePair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
-    """Links by the statistical aligner; none where there is a problem, which is told."""
+    """Links by the statistical aligner; none for a pair with a problem, which is reported."""
     from regard.align.statistical import align_words
     from regard.tasks.base.use import device_of
     from regard.tasks.translation.output import TranslationOutput
@@ -148,7 +148,7 @@ def _backward(
     which: dict[str, Any],
     how: dict[str, Any],
 ) -> list[Links]:
-    """Links of the other direction, seen from this one; none where there is a problem, which the other one tells."""
+    """Links of the other direction, seen from this one; none for a pair with a problem, which the other one reports."""
     from regard.align.attention import links
     from regard.align.symmetrization import swap
 

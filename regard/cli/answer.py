@@ -39,8 +39,8 @@ def answer(
         cat file.txt | regard answer -m model/ -c - "Who wrote it?" --show
         regard answer -m model/ -c file.txt "Who wrote it?" --plot who.svg
 
-    A text longer than the model reads at once is read in windows that overlap, all of it. Places are characters of the
-    text. A question that cannot be asked is reported on stderr and gives an empty line.
+    A text longer than the model's input is read completely, in overlapping windows. Positions are characters of the
+    text. An unusable question is reported on stderr and gives an empty line.
     """
     if str(context) == "-" and not (question or input):
         raise ValueError("the context and the questions cannot both be read from the standard input")

@@ -50,7 +50,7 @@ def evaluate(
         regard evaluate --model summarizer/ --documents test.jsonl --keys dialogue summary
         regard evaluate --model reader/ --questions dev.json
 
-    With --bootstrap, p is how likely chance alone makes a difference as large as that to the first output.
+    With --bootstrap, p is the probability that chance alone gives a difference to the first output as large as this.
     """
     if documents is not None or questions is not None:
         of_text = ("reference", "source", "tokenize", "lowercase", "smooth", "bootstrap", "seed")
@@ -135,7 +135,7 @@ def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | 
 
 
 def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, Any]]:
-    """Exact match and F1 of a reader; a question that cannot be asked is told and counts as not answered."""
+    """Exact match and F1 of a reader; an unusable question is reported and counts as not answered."""
     from regard.data.questions import read_questions
     from regard.evaluate.squad import quality
     from regard.tasks.qa.answerer import load

@@ -22,8 +22,8 @@ def export(
         regard export --format ctranslate2 --model model/ --out model.ct2/
         regard translate --engine ctranslate2 --model model.ct2/ "A dog runs."
 
-    CTranslate2 runs Transformers with dot-product scores. What is exported has the model's subwords beside it, and
-    shows the attention of one layer: that of the align table in the model's config.toml, or the middle one.
+    CTranslate2 runs Transformers with dot-product scores. The exported folder includes the
+    model's subwords, and shows the attention of one layer: that of the align table in config.toml, or the middle one.
     """
     if format != "ctranslate2":
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")

@@ -26,12 +26,12 @@ def serve(
     allow_host: AllowHost = None,
     device: Device = None,
 ) -> None:
-    """Answer over HTTP: translations, summaries, answers to questions, and what a model looked at.
+    """Serve over HTTP: translations, summaries, answers to questions, and the attention behind them.
 
         regard serve --model model/
         curl -H "Content-Type: application/json" -d '{"text": "A dog runs."}' http://127.0.0.1:8000/api/translate
 
-    GET /api/openapi.json describes everything there is. Ctrl-C or SIGTERM stop it after what runs has been answered.
+    GET /api/openapi.json describes the API. Ctrl-C or SIGTERM stops it after the running requests are answered.
     """
     with starting():
         from regard.explorer import start
@@ -49,5 +49,5 @@ def serve(
 
 
 def served(models: list[str] | None, traces: list[Path] | None) -> list[str]:
-    """The models that are asked for; the bundled one where nothing is."""
+    """The requested models; by default the bundled one."""
     return models or ([] if traces else [DEFAULT_MODEL])

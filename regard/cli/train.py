@@ -25,9 +25,9 @@ NOTES = """
 Settings that you leave out are fitted to the size of the corpus; model/config.toml records them. If training is killed,
 the same command resumes it from the last checkpoint. --config and --set accept every setting, with the names of
 config.toml."""
-CORPUS, TABLES = 8000, ("subwords", "training")  # pairs of the corpus that --help tells presets for
+CORPUS, TABLES = 8000, ("subwords", "training")  # pairs of the corpus for which --help lists the presets
 TASK = Flag("what to train; each task has its own --help", choices=TASKS)
-# The settings that are asked for most, by table and key.
+# The most common settings, by table and key.
 FLAGS = {
     "data.held_out": "training pairs to hold out for validation; by default one in 20, at most 1,000",
     "subwords.vocab_size": "subwords to learn, both sides together",
@@ -69,7 +69,7 @@ def train(
     ] = None,
     **given: Any,
 ) -> int:
-    """Train a model of a task, translation by default; `regard train --task TASK --help` tells how."""
+    """Train a model of a task, translation by default; `regard train --task TASK --help` lists its options."""
     import torch
 
     from regard.tasks.base import run
@@ -90,7 +90,7 @@ def train(
 
 
 def extend(parser: Parser, arguments: Sequence[str]) -> None:
-    """Adds the flags of the task that ``--task`` names, and what its help tells."""
+    """Adds the flags and the help of the task that ``--task`` names."""
     with starting():
         of = work(task_of(arguments))
         from regard.tasks.base.settings import PRESETS
@@ -143,7 +143,7 @@ def _put(tables: dict[str, Any], table: str, key: str, value: Any) -> None:
 
 
 def _assign(tables: dict[str, Any], assignment: str) -> None:
-    """training.lr=1e-3 as in TOML; what is no TOML value is a string."""
+    """training.lr=1e-3 as in TOML; anything that is not a TOML value is a string."""
     name, sign, value = assignment.partition("=")
     table, dot, key = name.strip().partition(".")
     if not (sign and dot and key):
@@ -152,7 +152,7 @@ def _assign(tables: dict[str, Any], assignment: str) -> None:
 
 
 def _presets(of: Work[Any]) -> str:
-    """What they set, for the corpus that they are made for."""
+    """The settings of the presets, for a corpus of that size."""
     values = {
         name: table
         for name, table in of.settings.laptop(CORPUS).items()
@@ -169,7 +169,7 @@ def _presets(of: Work[Any]) -> str:
 
 
 def resumed(out: str) -> str:
-    """What the same command will do, after a run into this folder that did not come to its end."""
+    """What the same command will do after an unfinished run in this folder."""
     from regard.tasks.base.run import last_checkpoint
 
     last = last_checkpoint(Path(out))
@@ -179,7 +179,7 @@ def resumed(out: str) -> str:
 
 
 def no_memory(error: str, training: Mapping[str, Any], again: str) -> str:
-    """What can be done about it: the same update fits in smaller batches."""
+    """What to do when memory runs out: split each update into smaller batches."""
     batches = 2 * int(training.get("accumulate", 1))
     return (
         f"{error.split('. ')[0]}. If other programs use its memory, end them: {again}. Otherwise start in another "

@@ -94,11 +94,11 @@ def translate(
         regard translate -m model/ --html dog.html --kind self --layer 3 --head 2 "A dog runs."
         regard translate -m model/ --input test.en --score test.fr
 
-    Without --model, the bundled English-French one translates. --beam and --length-penalty are by default what the
-    model's folder says. A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an
-    empty line; a line over the model's limit is cut after sentence ends, at commas, or wherever it can be.
+    Without --model, the bundled English-French model translates. --beam and --length-penalty are by default those of
+    the model folder. A line that is not UTF-8, or far too long, is reported with its number on stderr and gives an
+    empty line; a line over the model's limit is split after sentence ends, at commas, or anywhere.
 
-    Addresses, placeholders, tags, code, emoji and characters that the model cannot read come back as they are.
+    Addresses, placeholders, tags, code, emoji and characters that the model cannot read are copied unchanged.
     """
     sample, drawing = "sample" in search, search.keys() & DRAWING
     if drawing and not sample:

@@ -1,4 +1,4 @@
-"""The explorer's service: translations and what a model looked at, over HTTP, for the page and for other programs.
+"""The explorer's service: translations and recorded attention over HTTP, for the page and for other programs.
 
 ``regard serve`` and ``regard explore`` start it. starlette and uvicorn are imported when it starts, not before.
 """
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def start(models: list[str], **options: Any) -> None:
-    """Serves until it is told to stop; options are those of ``regard.explorer._server.start``.
+    """Serves until it is stopped; options are those of ``regard.explorer._server.start``.
 
-    Models may be none, where there are ``traces``.
+    No model is needed if there are ``traces``.
     """
     try:
         import starlette  # noqa: F401

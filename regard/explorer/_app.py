@@ -81,7 +81,7 @@ def make(
 
 
 class Application(NamedTuple):
-    """What answers requests, and the service behind it."""
+    """The HTTP application, and the service behind it."""
 
     app: App
     service: Service
@@ -242,7 +242,7 @@ class Service:
 
         try:
             return await line.ask(RERUN, work, seconds=self._limits.answer, weight=self._limits.batch_characters)
-        finally:  # who has gone, or waited too long, is not computed for any more
+        finally:  # requests whose client disconnected, or whose time is up, are cancelled
             gone.set()
 
     def _kept(self, id: str) -> Answers | None:

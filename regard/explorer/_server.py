@@ -150,7 +150,7 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             ending.cancel()
-        if self.force_exit:  # a second Ctrl-C, with which uvicorn leaves the application as it is
+        if self.force_exit:  # a second Ctrl-C, after which uvicorn does not wait for the application
             await self.lifespan.shutdown()
 
     async def _end(self) -> None:

@@ -11,7 +11,7 @@ from regard.explorer.widget import TRACE, Desk, bundle
 
 
 class Explorer(anywidget.AnyWidget):
-    """The explorer's page in a notebook; every number it shows is asked of the trace behind it."""
+    """The explorer's page in a notebook; every number it shows is computed from the trace behind it."""
 
     _esm = bundle("widget.js")
     _css = bundle("widget.css")

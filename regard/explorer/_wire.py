@@ -1,4 +1,4 @@
-"""Requests read within bounds, answers written, errors told as statuses."""
+"""Reads requests within limits, writes answers, and turns errors into statuses."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def refused(error: Exception) -> Response:
     if isinstance(error, Closing):
         return to_json({"error": str(error)}, 503, {"retry-after": "5", "connection": "close"})
     if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has disconnected
     if isinstance(error, NoProbabilities):
         logger.error("%s", error)
         return to_json({"error": str(error)}, 500)

@@ -1,6 +1,6 @@
-"""What the service offers, described once.
+"""The description of the service, in one place.
 
-The same tables make the OpenAPI description, check what comes in, and are what tests compare answers with.
+The same tables make the OpenAPI description, check requests, and are compared with answers by the tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BINARY = "application/octet-stream"
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that can be asked for. Parameters in the query may be left out."""
+    """One kind of request. Parameters in the query may be left out."""
 
     name: str
     method: str
@@ -42,7 +42,7 @@ _TRACE = "/api/trace/{id}"
 
 
 def operations(limits: ServiceLimits) -> list[Operation]:
-    """Everything that can be asked for."""
+    """All kinds of requests."""
     at: dict[str, Schema] = {
         "id": _ID,
         "kind": {**KIND, "default": "self"},

@@ -1,4 +1,4 @@
-"""What a page or a widget opens with: a view of one head of one layer, and a query; readers choose others."""
+"""The view that a page or a widget opens with: one head of one layer, and a query; readers may choose others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def initial_view(
     query: int | None = None,
     alignment: Mapping[str, Any] | None = None,
 ) -> InitialView:
-    """What is not given is the page's choice: the first kind, layer and head, or for cross-attention the alignment's.
+    """Anything left out is chosen by the page: the first kind, layer and head, or for cross-attention the alignment's.
 
     >>> import torch
     >>> trace = Trace.of(*torch.ones(3, 1, 1, 2, 4))

@@ -1,6 +1,6 @@
-"""A line of requests before a thread that does the work, several alike at once.
+"""A queue of requests for a thread that does the work, several similar ones in a batch.
 
-The line is bounded. Who gives up waiting is taken out of it, so the thread never works for nobody if it has not begun.
+The queue is bounded. Cancelled requests are removed from it, so the thread never starts work that nobody waits for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Busy(Exception):
 
 
 class Late(Exception):
-    """No answer in time; ``begun`` tells whether the work had begun."""
+    """No answer in time; ``begun`` says whether the work had started."""
 
     def __init__(self, seconds: float, begun: bool) -> None:
         what = "it took" if begun else "the request waited"
@@ -65,7 +65,7 @@ class _Thread:
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
-        self._since: float | None = None  # when the call that runs was begun
+        self._since: float | None = None  # start time of the running call
 
     @property
     def seconds(self) -> float:
@@ -141,7 +141,7 @@ class Queue:
         self._task = asyncio.get_running_loop().create_task(self._forever())
 
     async def close(self, seconds: float = 0.0) -> None:
-        """Takes nothing more, works for up to so many seconds on what is there, refuses the rest, and stops."""
+        """Accepts no more requests, works on the queue for up to so many seconds, refuses the rest, and stops."""
         self._closing = True
         self._arrived.set()
         if self._task is not None:
@@ -225,7 +225,7 @@ class Queue:
         self._metrics.observe(f"{self.name}_batch_requests", len(jobs), SIZES)
         self._metrics.observe(f"{self.name}_batch_seconds", seconds, SECONDS)
         for job, answer in zip(jobs, answers, strict=True):
-            if job.answer.done():  # nobody waits any more
+            if job.answer.done():  # the request was cancelled
                 continue
             if isinstance(answer, Exception):
                 job.answer.set_exception(answer)

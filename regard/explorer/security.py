@@ -1,7 +1,7 @@
-"""Who may ask: only pages of this server, under the names it answers to; and what browsers are told about answers.
+"""Access: only pages of this server, under its allowed names, may send requests; and the security headers of answers.
 
-A page of another site could otherwise reach a server on this machine: with a name of its own that it makes point to
-127.0.0.1 (DNS rebinding: the Host header tells), or with requests across sites (Origin and Sec-Fetch-Site tell).
+A page of another site could otherwise reach a server on this machine: with its own name pointed at 127.0.0.1 (DNS
+rebinding, seen in the Host header), or with requests across sites (seen in Origin and Sec-Fetch-Site).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is kept for a while: the most recently used, in bounded number and memory."""
+"""A cache of traces: the most recently used, in bounded number and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pair of texts read by a translator, and what can be asked about it beyond its trace: word links, missing heads."""
+"""A pair of texts read by a translator, and the answers that need more than its trace: word links, missing heads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from regard.trace._stop import check
 
 
 def record(translator: Translator, text: str, target: str, *, own: bool = False) -> Recording:
-    """Reads a pair once, as if the model had written the target, and keeps what it looked at.
+    """Reads a pair once, as if the model had written the target, and records its attention.
 
     A target of the model's ``own`` may be longer than a given one: as long as the model has positions.
     """

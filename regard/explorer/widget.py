@@ -81,7 +81,7 @@ class Desk:
         self._schemas = shapes.schemas(self._limits)
 
     def can(self) -> dict[str, Any]:
-        """What the widget may offer: what there is no model for, it does not show."""
+        """The features of the widget; those that need a model it lacks are not shown."""
         translated = isinstance(self.answers, Recording)
         views = ["sentence", "steps", "heads", "compare"] + ["align"] * translated + ["long"]
         if max(max(kind["queries"], kind["keys"]) for kind in self.answers.kinds()) > SHOWN:
@@ -90,7 +90,7 @@ class Desk:
         return {**found, "rollout": has_rollout(self.answers.trace)}
 
     def measures(self) -> list[str]:
-        """What a row can be of: weights, and what was recorded enough for."""
+        """The measures of a row: weights, and those for which enough was recorded."""
         calls = self.answers.trace.recorded
         there = {
             "weights": True,
@@ -101,7 +101,7 @@ class Desk:
         return [name for name, found in there.items() if found]
 
     def ask(self, question: Any) -> Reply:
-        """The answer to a question, or what is wrong with it; never an exception."""
+        """The answer to a question, or its problem; never an exception."""
         number = question.get("id") if isinstance(question, Mapping) else None
         try:
             ok, buffers = self._answered(question)
@@ -110,7 +110,7 @@ class Desk:
             return {"id": number, "error": str(problem), "status": 409}, []
         except Invalid as problem:
             return {"id": number, "error": str(problem), "status": 422}, []
-        except Exception as problem:  # a mistake of ours: the widget tells it, and the notebook's log where it was
+        except Exception as problem:  # a bug: the widget shows it, and the notebook's log says where it arose
             logger.exception("a question of the widget failed")
             return {"id": number, "error": f"something went wrong: {problem!r}", "status": 500}, []
 
@@ -124,7 +124,7 @@ class Desk:
             raise Invalid("trace: a widget has one")
         return METHODS[name](self, given)
 
-    # --- what is asked for ---
+    # --- requests ---
 
     def models(self, _: dict[str, Any]) -> Reply:
         kinds = self.answers.kinds()
