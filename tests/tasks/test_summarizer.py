@@ -1,7 +1,6 @@
 """Summarizer and `regard summarize`: what was copied from where, lengths, long and bad documents."""
 
 import dataclasses
-import inspect
 import json
 
 import chats
@@ -11,6 +10,8 @@ from largest import Largest
 
 import regard
 from regard.cli._console import sources_drawn, summary_pictured
+from regard.cli._parser import Parser
+from regard.cli.summarize import SEARCH, summarize
 from regard.data.documents import flat
 from regard.decode import Hypothesis
 from regard.tasks.summarization.search import SummarySearch
@@ -191,12 +192,11 @@ def test_a_folder_of_another_task_is_told(folder, model):
 
 
 def test_the_command_searches_as_the_library_does():
-    from regard.cli.summarize import summarize
-
-    options = inspect.signature(summarize).parameters
-    shared = [field for field in dataclasses.fields(SummarySearch) if field.name in options]
-    assert {field.name: options[field.name].default for field in shared} == {f.name: f.default for f in shared}
-    assert [f.name for f in shared] == ["beam", "length_penalty", "min_length", "max_length", "no_repeat"]
+    """Its options are fields of the search; what is not given the search decides."""
+    assert SEARCH.settings is SummarySearch
+    assert {*SEARCH.flags} == {"beam", "length_penalty", "min_length", "max_length", "no_repeat"}
+    given = Parser("regard summarize", "").parameters(summarize).values(["-m", "x", "--beam", "2", "text"])
+    assert given == {"model": "x", "beam": 2, "text": ["text"]}
 
 
 def test_arguments_files_lines_json_and_stdin(run, folder, tmp_path):
