@@ -38,6 +38,11 @@ def given(*arguments):
 
 
 def test_what_is_not_given_is_not_passed():
+    def align(source: Annotated[str, Flag("One.")], target: Annotated[str | None, Flag("Another.")] = None) -> None:
+        pass
+
+    assert Parser("align", "").parameters(align).values(["x"]) == {"source": "x"}
+    assert Parser("align", "").parameters(align).values(["x", "y"]) == {"source": "x", "target": "y"}
     assert given("x") == ({"first"}, "x", None, None, ("a", "b"), None, None, {})
 
 
@@ -82,6 +87,7 @@ def test_a_value_may_begin_with_a_hyphen_and_is_no_option():
     [
         (["--rate", "1"], "required: FIRST"),
         (["x", "--rate", "2"], "--rate: expected at least 0 and at most 1, got 2"),
+        (["x", "--rate", "-1"], "--rate: expected at least 0 and at most 1, got -1"),
         (["x", "--rate", "much"], "'much' is not a valid number"),
         (["x", "--depth", "1.5"], "'1.5' is not a valid integer"),
         (["x", "--kind", "odd"], "invalid choice: 'odd'"),
