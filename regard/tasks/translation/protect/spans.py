@@ -215,7 +215,7 @@ def _compiled(pattern: object) -> Any:
 
 
 def _places(pattern: Any, line: str) -> list[tuple[int, int]]:
-    """Where a pattern of the user's matches. A model folder may come from a stranger, and Python takes years for ``(a|aa)+$``."""
+    """Where a pattern matches. A model folder may come from a stranger, and Python takes years for ``(a|aa)+$``."""
     try:
         return [match.span() for match in pattern.finditer(line, timeout=SECONDS)]
     except TimeoutError:
