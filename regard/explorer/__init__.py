@@ -9,7 +9,7 @@ from typing import Any
 
 
 def start(models: list[str], **options: Any) -> None:
-    """Serves until it is stopped; options are those of ``regard.explorer._server.start``.
+    """Serves until it is stopped; options are those of ``regard.explorer.http._server.start``.
 
     No model is needed if there are ``traces``.
     """
@@ -20,6 +20,6 @@ def start(models: list[str], **options: Any) -> None:
         raise ImportError(
             f'the explorer needs {error.name}, which is not installed: pip install "regard[explore]"'
         ) from error
-    from regard.explorer import _server
+    from regard.explorer.http import _server
 
     _server.start(models, **options)

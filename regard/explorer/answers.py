@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.explorer.http.schema import Invalid
 from regard.explorer.labels import Labels
-from regard.explorer.schema import Invalid
 from regard.explorer.scores import counterfactual, formula, terms
 from regard.trace import Trace
 

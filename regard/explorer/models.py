@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from regard.explorer.answers import Unable
+from regard.explorer.http.schema import Invalid
 from regard.explorer.qa import QAService
-from regard.explorer.schema import Invalid
 from regard.explorer.summarization import SummarizationService
 from regard.explorer.translation import TranslationService
 from regard.tasks.load import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from regard.explorer.schema import Invalid
+from regard.explorer.http.schema import Invalid
 from regard.explorer.sides import passage, weights
 from regard.tasks.qa.answerer import Answer, Answerer
 

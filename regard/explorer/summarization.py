@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from regard.explorer.schema import Invalid
+from regard.explorer.http.schema import Invalid
 from regard.explorer.sides import weights
 from regard.tasks.summarization.summarizer import Summarizer, SummaryOutput
 

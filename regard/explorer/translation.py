@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from regard.decode.search import SearchOptions
 from regard.explorer import view
-from regard.explorer.schema import Invalid
+from regard.explorer.http.schema import Invalid
 from regard.explorer.sides import alignment, placed, source_side, target_side
 from regard.tasks.translation.output import TranslationOutput
 from regard.tasks.translation.translator import Translator

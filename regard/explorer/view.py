@@ -14,8 +14,8 @@ from regard.align.error_rate import quality
 from regard.align.formats import parse
 from regard.align.link import Alignment
 from regard.explorer.answers import SIDES, Answers, asked, head_of, number, numbers
+from regard.explorer.http.schema import Empty, Invalid
 from regard.explorer.labels import Labels
-from regard.explorer.schema import Empty, Invalid
 from regard.explorer.sides import alignment, source_side, target_side
 from regard.models import RNNSeq2Seq
 from regard.tasks.translation.output import with_copies

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.explorer import api, shapes
 from regard.explorer.answers import SHOWN, Answers, Unable
 from regard.explorer.document import has_rollout
+from regard.explorer.http import api, shapes
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.schema import Invalid, checked, from_text
 from regard.explorer.initial_view import initial_view
-from regard.explorer.limits import ServiceLimits
-from regard.explorer.schema import Invalid, checked, from_text
 from regard.explorer.view import Recording
 from regard.trace import Trace
 

@@ -15,12 +15,13 @@ from serving import save_models, serving
 
 import regard
 from regard.align import links, parse, quality
-from regard.explorer import api, page, shapes
+from regard.explorer import page
 from regard.explorer.answers import Answers
-from regard.explorer.limits import ServiceLimits
-from regard.explorer.schema import CHECKED, TOLD, Invalid, checked, from_text
+from regard.explorer.http import api, shapes
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.schema import CHECKED, TOLD, Invalid, checked, from_text
+from regard.explorer.http.security import POLICY
 from regard.explorer.scores import counterfactual, formula, terms
-from regard.explorer.security import POLICY
 
 TEXT = "the red dog sees a cat ."
 TARGET = "le chien rouge voit un chat ."

@@ -17,10 +17,10 @@ from serving import Client, save_models, serving
 
 import regard
 from regard import cli
-from regard.explorer import _connection, _server
-from regard.explorer.metrics import ServiceMetrics
+from regard.explorer.http import _connection, _server
+from regard.explorer.http.metrics import ServiceMetrics
+from regard.explorer.http.queue import Busy, Closing, Late, Queue
 from regard.explorer.models import Models
-from regard.explorer.queue import Busy, Closing, Late, Queue
 
 ROOT = Path(regard.__file__).parent.parent
 POST = (
@@ -482,8 +482,8 @@ def begun(*arguments):
 SLOW = """
 import sys, time
 from regard.cli._console import say
-from regard.explorer import _connection, _server
-from regard.explorer.limits import ServiceLimits
+from regard.explorer.http import _connection, _server
+from regard.explorer.http.limits import ServiceLimits
 from regard.explorer.models import Models
 
 folder, takes, stop = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])

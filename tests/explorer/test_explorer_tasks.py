@@ -12,7 +12,7 @@ from serving import save_models, save_task_models, serving
 from test_explorer import LIMITS, good, like
 
 import regard
-from regard.explorer import api
+from regard.explorer.http import api
 from regard.explorer.models import Models
 
 CHAT = chats.chats(1, 5)[0][0]

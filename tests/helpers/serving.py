@@ -11,10 +11,10 @@ import chats
 import torch
 import toy
 
-from regard.explorer import _app, _server
-from regard.explorer.limits import ServiceLimits
+from regard.explorer.http import _app, _server
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.security import Hosts
 from regard.explorer.models import Models
-from regard.explorer.security import Hosts
 from regard.models import (
     PointerConfig,
     PointerTransformer,

@@ -331,7 +331,7 @@ def test_torch_waits_until_it_is_needed():
 
 
 USE = """
-import regard.explorer.export, regard.explorer.widget, regard.explorer._app, regard.interop.bert
+import regard.explorer.export, regard.explorer.widget, regard.explorer.http._app, regard.interop.bert
 import regard.tasks.qa.answerer, regard.tasks.summarization.summarizer, regard.testing.grammar
 translator = regard.load(device="cpu")
 assert translator.outputs(["The cat sleeps."], attention=True)[0].translations

@@ -10,9 +10,9 @@ from torch import nn
 
 import regard
 from regard.explorer.answers import Answers
-from regard.explorer.limits import ServiceLimits
-from regard.explorer.schema import checked
-from regard.explorer.shapes import ref, schemas
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.schema import checked
+from regard.explorer.http.shapes import ref, schemas
 
 ROUNDED = 1e-6  # models in float64, but transformers' eager softmax is rounded to float32
 

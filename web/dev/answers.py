@@ -1,4 +1,4 @@
-"""Writes src/lib/answers.ts: types of what the service answers, from its description (regard/explorer/shapes.py).
+"""Writes src/lib/answers.ts: types of what the service answers, from its description (regard/explorer/http/shapes.py).
 
 python dev/answers.py    # in web/; a test says when it is due
 """
@@ -14,11 +14,11 @@ from typing import Any
 WEB = Path(__file__).parents[1]
 sys.path.insert(0, str(WEB.parent))
 
-from regard.explorer import api, shapes  # noqa: E402  # of this copy of the repository
-from regard.explorer.limits import ServiceLimits  # noqa: E402
+from regard.explorer.http import api, shapes  # noqa: E402  # of this copy of the repository
+from regard.explorer.http.limits import ServiceLimits  # noqa: E402
 
 FILE = WEB / "src" / "lib" / "answers.ts"
-HEAD = "// What the service answers. Written by `python dev/answers.py` from regard/explorer/shapes.py: edit that.\n"
+HEAD = "// What the service answers. Written by `python dev/answers.py` from regard/explorer/http/shapes.py.\n"
 NUMBERS = ("integer", "number")
 OBVIOUS = "or a number"  # what is said of every number that may be NaN
 

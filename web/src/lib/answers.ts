@@ -1,4 +1,4 @@
-// What the service answers. Written by `python dev/answers.py` from regard/explorer/shapes.py: edit that.
+// What the service answers. Written by `python dev/answers.py` from regard/explorer/http/shapes.py.
 
 export interface Health {
   /** 503 but for ok */

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard.explorer.limits import ServiceLimits
-from regard.explorer.schema import Schema
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.schema import Schema
 from regard.tasks.summarization.search import SummarySearch
 
 SCORES = ("trained", "dot", "additive", "general", "bilinear", "location", "relative", "rotary")

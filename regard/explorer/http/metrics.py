@@ -1,6 +1,6 @@
 """Counters and histograms in the text format that Prometheus reads.
 
->>> metrics = Metrics()
+>>> metrics = ServiceMetrics()
 >>> metrics.count("requests", route="health", status="200")
 >>> metrics.observe("seconds", 0.02, [0.01, 0.1])
 >>> print(metrics.text(), end="")

@@ -4,7 +4,7 @@
 {'beam': 3}
 >>> checked("x", {"type": "integer"}, where="beam")
 Traceback (most recent call last):
-regard.explorer.schema.Invalid: beam: expected an integer, got "x"
+regard.explorer.http.schema.Invalid: beam: expected an integer, got "x"
 """
 
 from __future__ import annotations

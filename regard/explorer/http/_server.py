@@ -17,12 +17,13 @@ from typing import Any
 
 import uvicorn
 
-from regard.explorer import _app, page
-from regard.explorer._connection import Connection, watched
+from regard.explorer import page
 from regard.explorer.files import opened
-from regard.explorer.limits import ServiceLimits
+from regard.explorer.http import _app
+from regard.explorer.http._connection import Connection, watched
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.security import Hosts, is_loopback
 from regard.explorer.models import Models
-from regard.explorer.security import Hosts, is_loopback
 
 PORT = 8000
 TRIES = 20  # ports after it, where it is taken

@@ -13,11 +13,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from regard.decode import NoProbabilities
-from regard.explorer import api
 from regard.explorer.answers import Unable
-from regard.explorer.limits import ServiceLimits
-from regard.explorer.queue import Busy, Closing, Late
-from regard.explorer.schema import Empty, Invalid, from_text
+from regard.explorer.http import api
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.queue import Busy, Closing, Late
+from regard.explorer.http.schema import Empty, Invalid, from_text
 
 Arguments = dict[str, Any]
 logger = logging.getLogger("regard.explorer")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from regard.explorer.metrics import SECONDS, SIZES, ServiceMetrics
+from regard.explorer.http.metrics import SECONDS, SIZES, ServiceMetrics
 
 BatchWork = Callable[[Hashable, list[Any]], list[Any]]
 """From requests with the same key to an answer each; an answer that is an exception is raised where it was asked."""

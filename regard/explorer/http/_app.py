@@ -15,17 +15,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from regard.explorer import api, shapes
-from regard.explorer._wire import Arguments, body, no_route, parameters, refused, to_bytes, to_json, unless_gone
 from regard.explorer.answers import Answers, Tile
-from regard.explorer.limits import ServiceLimits
-from regard.explorer.metrics import ServiceMetrics
+from regard.explorer.http import api, shapes
+from regard.explorer.http._wire import Arguments, body, no_route, parameters, refused, to_bytes, to_json, unless_gone
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.metrics import ServiceMetrics
+from regard.explorer.http.queue import Queue
+from regard.explorer.http.schema import Invalid, checked
+from regard.explorer.http.security import App, Gate, Hosts
 from regard.explorer.models import BatchKey, Models
 from regard.explorer.page import File
 from regard.explorer.qa import QuestionRequest
-from regard.explorer.queue import Queue
-from regard.explorer.schema import Invalid, checked
-from regard.explorer.security import App, Gate, Hosts
 from regard.explorer.summarization import SummaryOptions
 from regard.explorer.traces import Recent, Traces
 from regard.explorer.translation import RecordedTranslation

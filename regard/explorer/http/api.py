@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.explorer.limits import ServiceLimits
-from regard.explorer.schema import Schema
-from regard.explorer.shapes import KIND, LAYER, MEASURE, SCORES, ref, schemas
+from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.schema import Schema
+from regard.explorer.http.shapes import KIND, LAYER, MEASURE, SCORES, ref, schemas
 
 JSON = "application/json"
 BINARY = "application/octet-stream"

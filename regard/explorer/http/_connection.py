@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from regard.explorer.security import App, Receive, Scope, Send
+from regard.explorer.http.security import App, Receive, Scope, Send
 
 THERE = 1.0  # seconds after a client's end until it is asked whether it still reads
 LOOK = 0.2  # seconds between looks at what it said to that

@@ -1,0 +1,1 @@
+"""The service over HTTP: requests and their description, the queue, the gate, the limits and the server."""
