@@ -11,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from serving import save_models, serving
+from serving import serving
 
 import regard
 from regard.align import links, parse, quality
@@ -26,11 +26,6 @@ from regard.explorer.scores import counterfactual, formula, terms
 TEXT = "the red dog sees a cat ."
 TARGET = "le chien rouge voit un chat ."
 LIMITS = ServiceLimits()
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return save_models(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")

@@ -4,27 +4,14 @@ import urllib.parse
 
 import pytest
 from browsing import accessible, opened
-from serving import save_models, serving
 from test_explorer import recorded
 
 import regard
-from regard.explorer import page as pages
 
 pytestmark = pytest.mark.slow
 
 TEXT, TARGET = "the red dog sees a big cat .", "le chien rouge voit un chat grand ."
 EXACT = 1e-6
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return save_models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def address(folders):
-    with serving(folders, files=pages.files()) as client:
-        yield f"http://127.0.0.1:{client.port}/"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import Client, save_models, serving
+from serving import Client, serving
 
 import regard
 from regard import cli
@@ -27,11 +27,6 @@ POST = (
     b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 )
 TEXTS = ["the dog sees a cat .", "a bird .", "the small red cat eats the bird .", "the dog finds a big dog ."]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return save_models(tmp_path_factory.mktemp("served"))
 
 
 # --- a line before a thread ---

@@ -8,12 +8,11 @@ import pytest
 import torch
 import toy
 from browsing import accessible, arcs, arcs_of, opened, picture
-from serving import save_models, serving
+from serving import save_models
 from test_explorer import recorded
 
 import regard
 from regard.align import parse, quality
-from regard.explorer import page as pages
 from regard.explorer.scores import counterfactual
 
 pytestmark = pytest.mark.slow
@@ -27,12 +26,6 @@ def folders(tmp_path_factory):
     path = tmp_path_factory.mktemp("models")
     toy.train(path / "toy", updates=250)
     return [str(path / "toy"), save_models(path)[1]]
-
-
-@pytest.fixture(scope="module")
-def address(folders):
-    with serving(folders, files=pages.files()) as client:
-        yield f"http://127.0.0.1:{client.port}/"
 
 
 @pytest.fixture(scope="module")

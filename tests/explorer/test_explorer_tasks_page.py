@@ -31,12 +31,6 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(folders):
-    with serving(folders, files=pages.files()) as client:
-        yield f"http://127.0.0.1:{client.port}/"
-
-
-@pytest.fixture(scope="module")
 def summary(folders):
     return regard.load(folders[0], device="cpu").summarize(CHAT, no_repeat=3)
 

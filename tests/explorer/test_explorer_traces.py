@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from serving import save_models, serving
+from serving import serving
 from test_explorer import TARGET, TEXT, good, recorded, tile
 from test_explorer_load import soon, start
 
@@ -50,11 +50,6 @@ def files(tmp_path_factory):
 def shown(files):
     with serving(NONE, given=opened(files)) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return save_models(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")

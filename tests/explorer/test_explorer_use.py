@@ -4,11 +4,9 @@ import urllib.parse
 
 import pytest
 from browsing import accessible, opened
-from serving import save_models, serving
 from test_explorer import recorded
 
 import regard
-from regard.explorer import page as pages
 from regard.explorer.scores import counterfactual
 
 pytestmark = pytest.mark.slow
@@ -36,17 +34,6 @@ CROSSED = """() => {
   }
   return crossed;
 }"""
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return save_models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def address(folders):
-    with serving(folders, files=pages.files()) as client:
-        yield f"http://127.0.0.1:{client.port}/"
 
 
 @pytest.fixture(scope="module")
