@@ -251,7 +251,7 @@ def test_what_a_function_is_made_of():
     for made, error, message in [
         (lambda: Function(3), TypeError, r"takes a function of \(s, b, h, i, j\).*got int"),
         (lambda: Function(Dot()), TypeError, "got Dot"),
-        (lambda: Function(abs, Dot), TypeError, r"edits a score, as in Function\(f, Dot\(\)\), got type"),
+        (lambda: Function(abs, Dot), TypeError, r"as in Function\(f, Dot\(\)\), got the class Dot; write Dot\(\)"),
         (lambda: Function(abs, PerHead((2, Dot()), (2, Dot()))), ValueError, "around a PerHead; edit its groups"),
         (lambda: Function(abs, Relative(8, 2, values=True, value_dim=8)), ValueError, "cannot stand around Relative"),
     ]:

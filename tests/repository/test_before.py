@@ -68,7 +68,7 @@ def test_a_killed_run_is_resumed_to_the_same_weights(tmp_path, monkeypatch, caps
         )  # another CPU may round otherwise
 
 
-@pytest.mark.parametrize("old", MOVED)
+@pytest.mark.parametrize("old", [old for old, new in MOVED.items() if isinstance(new, str)])
 def test_the_old_place_of_a_module_is_the_new_one_and_says_so(old, monkeypatch):
     monkeypatch.delitem(sys.modules, old, raising=False)
     with pytest.warns(DeprecationWarning, match=f"^{old} has moved: import {MOVED[old]}$") as caught:
