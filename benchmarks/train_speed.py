@@ -38,7 +38,7 @@ from regard.common.ragged import Ragged
 from regard.data import Corpus, batches
 from regard.data.corpus import Part
 from regard.models.folder import make_model
-from regard.tasks.base.pairs import filled, tensors
+from regard.tasks.base.pairs import fill_rows, tensors
 from regard.tasks.base.settings import Data, Fitted, Settings
 from regard.tasks.translation.train import TranslationObjective
 from regard.train import Ranks
@@ -206,7 +206,7 @@ def measure(
     epoch = batches(corpus(29_000), tokens=tokens, multiple=8)
     plain = [tensors(epoch[k]) for k in range(min(count, len(epoch)))]
     text = sum(int((t[3] != 0).sum()) for t in plain)
-    whole = [filled(t, tokens // (t[0].shape[1] + t[2].shape[1])) for t in plain]
+    whole = [fill_rows(t, tokens // (t[0].shape[1] + t[2].shape[1])) for t in plain]
     if device.type == "cuda":
         plain, whole = ([[t.pin_memory() for t in b] for b in some] for some in (plain, whole))
     own = ours(size, device, tokens, compiled)

@@ -6,7 +6,7 @@ import sys
 
 from regard.cli import main
 from regard.common.processors import limit
-from regard.common.start import ending, own_process
+from regard.common.start import own_process, quick_exit
 
 
 def command() -> int:
@@ -16,7 +16,7 @@ def command() -> int:
     try:
         return main()
     finally:
-        ending()
+        quick_exit()
 
 
 if __name__ == "__main__":

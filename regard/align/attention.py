@@ -50,14 +50,14 @@ def word_weights(
         )
     own = picked[int(shift) : rows + shift, :columns]
     if merge == "mean":
-        return grouped_words(own, source_words, target_words)
+        return word_matrix(own, source_words, target_words)
     source, target = _groups(source_words, own.device), _groups(target_words, own.device)
     summed = own @ source
     spread = summed[:, None].where(target[:, :, None] > 0, torch.tensor(0.0).to(summed))
     return spread.amax(0) if rows else summed.new_zeros(0, source.shape[1])
 
 
-def grouped_words(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Tensor:
+def word_matrix(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Tensor:
     """Of subwords to words, [..., T, S] → [..., J, I]: those of a source word added up, the mean over a target word."""
     source = _groups(source_words, weights.device).to(weights.dtype)  # [S, I]
     target = _groups(target_words, weights.device).to(weights.dtype)  # [T, J]

@@ -49,7 +49,7 @@ class Observer(Protocol):
 OBSERVER: ContextVar[Observer | None] = ContextVar("regard_observer", default=None)
 
 
-def observed() -> bool:
+def has_observer() -> bool:
     """Is somebody looking? Then keys are better given as they are than lowered."""
     return not torch.compiler.is_compiling() and OBSERVER.get() is not None
 
@@ -264,7 +264,7 @@ def _steps(call: Lowering, rows: Tensor | None) -> Steps:
     return Steps(*(_join([getattr(part, name) for part in parts], call.batch) for name in Steps.__dataclass_fields__))
 
 
-def lowered(
+def observation_of(
     q: Tensor,
     k: Tensor,
     v: Tensor,

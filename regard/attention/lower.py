@@ -19,7 +19,7 @@ from regard.mask.own import bind
 from regard.mask.packed import Packed
 from regard.mask.shape import Shape, broadcast_pairs
 from regard.score import PerHead, Score
-from regard.score.base import told
+from regard.score.base import describe_argument
 from regard.score.terms import (
     BiasTerm,
     DotTerm,
@@ -66,7 +66,7 @@ def lower(
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if not isinstance(score, Score):
-        raise TypeError(f"score must be a regard.score.Score, such as Dot(), got {told(score)}")
+        raise TypeError(f"score must be a regard.score.Score, such as Dot(), got {describe_argument(score)}")
     check_number("dropout", dropout, 0, 1)
     lowered = isinstance(k, Keys)
     key_tensors = k.tensors if isinstance(k, Keys) else (k,)

@@ -98,7 +98,7 @@ class Job:
                 raise ValueError(f"{item.where}: {item.problem}")
 
 
-def printed(found: TranslationOutput, number: int | None, weights: Sequence[Tensor] | None) -> list[str]:
+def translation_lines(found: TranslationOutput, number: int | None, weights: Sequence[Tensor] | None) -> list[str]:
     """text [||| links], or an n-best list: number ||| text [||| links] ||| score."""
     from regard.align.attention import links
     from regard.align.formats import pharaoh
@@ -110,7 +110,9 @@ def printed(found: TranslationOutput, number: int | None, weights: Sequence[Tens
     return rows or ([""] if number is None else [])
 
 
-def drawn(source: str, found: TranslationOutput, weights: Sequence[Tensor], marked: Links | None = None) -> list[str]:
+def draw_alignment(
+    source: str, found: TranslationOutput, weights: Sequence[Tensor], marked: Links | None = None
+) -> list[str]:
     """Pictures of word weights, links in brackets."""
     from regard.align.attention import links
     from regard.align.terminal import picture
@@ -129,7 +131,7 @@ def columns() -> int:
     return min(100, shutil.get_terminal_size((100, 24)).columns)
 
 
-def sources_drawn(summary: Summary) -> list[str]:
+def draw_sources(summary: Summary) -> list[str]:
     """The document with a bar after each word, as high as its attention, and copied words in brackets; above it the
     summary, with brackets around the words that were copied."""
     copied = {c.position for c in summary.copied if c.position is not None and c.probability >= 0.5}
@@ -178,7 +180,7 @@ def _pieces(word: str, room: int) -> list[str]:
     return found
 
 
-def pictured(path: Path, source: str, found: TranslationOutput, weights: Sequence[Tensor]) -> None:
+def plot_alignment(path: Path, source: str, found: TranslationOutput, weights: Sequence[Tensor]) -> None:
     """The best translation's word weights and links as a figure."""
     words = source.split(), found.text.split()
     if not all(words):
@@ -192,7 +194,7 @@ def pictured(path: Path, source: str, found: TranslationOutput, weights: Sequenc
 DRAWN = 60  # words of a text in a figure, at most
 
 
-def summary_pictured(path: Path, found: Summary) -> None:
+def plot_summary(path: Path, found: Summary) -> None:
     """The attention of each word of a summary as a figure; copied words and their origins in brackets."""
     if not found.words:
         say(f"{path}: not drawn, the first summary has no words")
@@ -203,7 +205,7 @@ def summary_pictured(path: Path, found: Summary) -> None:
     _heatmap(path, found.attention, rows, columns, {i for i in copied.values() if i is not None}, "summary")
 
 
-def answer_pictured(path: Path, context: str, question: str, found: Answer) -> None:
+def plot_answer(path: Path, context: str, question: str, found: Answer) -> None:
     """The attention of each word of a question as a figure; the words of the answer in brackets."""
     spans = [match.span() for match in re.finditer(r"\S+", context)]
     start, end = found.start or 0, found.end or 0
@@ -226,7 +228,7 @@ def _heatmap(path: Path, values: Tensor, rows: list[str], columns: list[str], ke
     save(heatmap(values[:, some], rows, [columns[i] for i in some], names=(name, "text"), heading=heading), path)
 
 
-def written(path: Path, translator: Translator, source: str, found: TranslationOutput, look: dict[str, Any]) -> None:
+def write_page(path: Path, translator: Translator, source: str, found: TranslationOutput, look: dict[str, Any]) -> None:
     """The best translation, its word links and all attention as a page."""
     from regard.explorer.export import translation
 
@@ -234,7 +236,7 @@ def written(path: Path, translator: Translator, source: str, found: TranslationO
         say(f"{path}: not written, the first line has no translation")
 
 
-def told(found: Answer, number: int | None) -> list[str]:
+def answer_lines(found: Answer, number: int | None) -> list[str]:
     """The answer, or a list: number ||| text ||| start-end ||| probability."""
     if number is None:
         return [found.text]
@@ -256,7 +258,7 @@ SHADES = " ░▒▓█"
 REACH = 600  # characters to each side of an answer that are drawn, where words have no spaces between them
 
 
-def read_aloud(context: str, found: Answer, *, width: int | None = None, around: int = 60) -> list[str]:
+def draw_answer(context: str, found: Answer, *, width: int | None = None, around: int = 60) -> list[str]:
     """Words of the context near the answer, which is in brackets; below each word the question's attention to it.
 
     The darkest shade marks the most attention; weights are means over the words of the question.

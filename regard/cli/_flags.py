@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from regard.cli._parser import Flag
-from regard.common.start import starting
+from regard.common.start import quick_start
 
 if TYPE_CHECKING:
     from regard.tasks.translation.translator import Translator
@@ -34,7 +34,7 @@ Head = Annotated[str | None, Flag("Head of that layer, from 0, or mean: the aver
 
 def load_translator(name: str, device: str | None, int8: bool, engine: str) -> Translator:
     """The translator of --model, --device, --int8 and --engine."""
-    with starting():
+    with quick_start():
         from regard.tasks.translation.translator import load
 
         return load(name, device=device, int8=int8, engine=engine)
@@ -49,9 +49,9 @@ def can_draw(path: Path | None) -> None:
     """Said now, and not when the work is done: matplotlib is missing, or nothing can be written by that name."""
     if path is None:
         return
-    from regard.plot._canvas import need, suffix_of
+    from regard.plot._canvas import need_matplotlib, suffix_of
 
-    need()
+    need_matplotlib()
     suffix_of(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent} to write the figure to")

@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 
 from regard.cli._console import say
-from regard.cli._lines import Line, document_of, keyed, lines_of
+from regard.cli._lines import Line, document_of, lines_of, text_under_key
 
 
-def lines_given(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
+def input_lines(text: list[str] | None, input: list[Path] | None) -> Iterable[Line]:
     """Lines from arguments, files or the standard input."""
     if text and input:
         raise ValueError("give sentences or --input, not both")
@@ -23,7 +23,7 @@ def lines_given(text: list[str] | None, input: list[Path] | None) -> Iterable[Li
     return chain.from_iterable(lines_of(path) for path in _files(input))
 
 
-def documents_given(text: list[str] | None, input: list[Path] | None, by_line: bool, key: str | None) -> Iterable[Line]:
+def input_documents(text: list[str] | None, input: list[Path] | None, by_line: bool, key: str | None) -> Iterable[Line]:
     """Documents from arguments, files or the standard input."""
     if text and input:
         raise ValueError("give documents or --input, not both")
@@ -37,7 +37,7 @@ def documents_given(text: list[str] | None, input: list[Path] | None, by_line: b
     paths = _files(input)
     if by_line or key:
         lines = chain.from_iterable(lines_of(path) for path in paths)
-        return (keyed(line, key) for line in lines) if key else lines
+        return (text_under_key(line, key) for line in lines) if key else lines
     return (document_of(path) for path in paths)
 
 

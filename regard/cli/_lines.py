@@ -74,14 +74,14 @@ def document_of(path: PathLike) -> Line:
     return _decoded(b"\n".join(file_lines(_name(path), _stdin(path))), _name(path))
 
 
-def keyed(line: Line, key: str) -> Line:
+def text_under_key(line: Line, key: str) -> Line:
     """A line of JSON as the text, or the texts, under a key."""
     from regard.data.documents import texts_of
-    from regard.data.readers import Bad, parsed
+    from regard.data.readers import Bad, parse_object
 
     if line.problem:
         return line
-    found = parsed(line.text, line.where)
+    found = parse_object(line.text, line.where)
     texts = found if isinstance(found, Bad) else texts_of(found, key, line.where)
     if isinstance(texts, Bad):
         return line._replace(text="", problem=f"{texts.kind} ({texts.detail})")

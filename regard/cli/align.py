@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli._console import Job, drawn, say
+from regard.cli._console import Job, draw_alignment, say
 from regard.cli._flags import (
     DEFAULT_MODEL,
     BatchTokens,
@@ -23,7 +23,7 @@ from regard.cli._flags import (
 )
 from regard.cli._lines import LinePair, Writer, pairs_of
 from regard.cli._parser import Flag, Options
-from regard.common.start import starting
+from regard.common.start import quick_start
 
 if TYPE_CHECKING:
     from regard.align.link import Links
@@ -98,7 +98,7 @@ def align(
     if gold is None and (idle := options.among("gold_base")):
         raise ValueError(f"{idle}: says how --gold counts; give that too")
     pairs = pairs_of(source, target)
-    with starting():
+    with quick_start():
         import regard.align as words
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
@@ -125,7 +125,7 @@ def align(
             every.append(linked)
             writer.write([words.pharaoh(linked)])
             if show and weights:
-                writer.write(drawn(pair.source, found, weights, linked))
+                writer.write(draw_alignment(pair.source, found, weights, linked))
         if right is not None:
             say(str(words.quality(every, right)))
 

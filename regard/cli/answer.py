@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from regard.cli._console import answer_pictured, as_object, read_aloud, say, told
+from regard.cli._console import answer_lines, as_object, draw_answer, plot_answer, say
 from regard.cli._flags import Device, OutFile, Strict, can_draw
-from regard.cli._input import lines_given
+from regard.cli._input import input_lines
 from regard.cli._lines import Writer, whole_text
 from regard.cli._parser import Flag
-from regard.common.start import starting
+from regard.common.start import quick_start
 
 
 def answer(
@@ -47,10 +47,10 @@ def answer(
     if as_json and show:
         raise ValueError("--json is for programs and --show for people: give one of them")
     can_draw(plot)
-    text, lines = whole_text(context), list(lines_given(question, None if input is None else [input]))
+    text, lines = whole_text(context), list(input_lines(question, None if input is None else [input]))
     if not lines:
         raise ValueError("there are no questions: give them as arguments, with --input, or on the standard input")
-    with starting():
+    with quick_start():
         from regard.tasks.qa.answerer import Answer, load
 
         answerer = load(model, device=device)
@@ -68,11 +68,11 @@ def answer(
             if hint := one.problem or one.note or ("" if one.text else "no answer in the text"):
                 say(f"{line.where}: {hint}")
             row = [json.dumps(as_object(line.text, one), ensure_ascii=False)] if as_json else None
-            writer.write(row or told(one, i if n_best > 1 else None))
+            writer.write(row or answer_lines(one, i if n_best > 1 else None))
             if show:
-                writer.write(read_aloud(text, one))
+                writer.write(draw_answer(text, one))
             if plot is not None and not one.problem:
-                answer_pictured(plot, text, line.text, one)
+                plot_answer(plot, text, line.text, one)
                 plot = None  # the first one only
             bad += bool(one.problem)
         if bad == len(lines):

@@ -7,8 +7,8 @@ from typing import Annotated
 from regard.cli._console import say
 from regard.cli._flags import Device
 from regard.cli._parser import Flag
-from regard.cli.serve import AllowHost, Host, Models, Port, Traces, served
-from regard.common.start import starting
+from regard.cli.serve import AllowHost, Host, Models, Port, Traces, models_to_serve
+from regard.common.start import quick_start
 
 
 def explore(
@@ -30,11 +30,11 @@ def explore(
 
     It is `regard serve` with a page. Everything stays on this machine.
     """
-    with starting():
+    with quick_start():
         from regard.explorer import start
 
     start(
-        served(model, trace),
+        models_to_serve(model, trace),
         traces=trace or [],
         browser=browser,
         host=host,

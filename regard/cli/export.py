@@ -7,7 +7,7 @@ from typing import Annotated
 
 from regard.cli._flags import DEFAULT_MODEL, Model
 from regard.cli._parser import Flag
-from regard.common.start import starting
+from regard.common.start import quick_start
 
 
 def export(
@@ -27,7 +27,7 @@ def export(
     """
     if format != "ctranslate2":
         raise ValueError(f"--format: expected ctranslate2, got {format!r}")
-    with starting():
+    with quick_start():
         from regard.files.bundled import find
         from regard.interop import ctranslate2
     ctranslate2.export(find(model), out, positions=positions)

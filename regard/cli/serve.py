@@ -8,7 +8,7 @@ from typing import Annotated
 from regard.cli._console import say
 from regard.cli._flags import DEFAULT_MODEL, Device
 from regard.cli._parser import Flag
-from regard.common.start import starting
+from regard.common.start import quick_start
 
 Models = Annotated[list[str] | None, Flag("A model folder of any task; may be repeated.", "-m")]
 Traces = Annotated[list[Path] | None, Flag("A file of trace.save; may be repeated; needs no model.")]
@@ -33,11 +33,11 @@ def serve(
 
     GET /api/openapi.json describes the API. Ctrl-C or SIGTERM stops it after the running requests are answered.
     """
-    with starting():
+    with quick_start():
         from regard.explorer import start
 
     start(
-        served(model, trace),
+        models_to_serve(model, trace),
         traces=trace or [],
         with_page=False,
         host=host,
@@ -48,6 +48,6 @@ def serve(
     )
 
 
-def served(models: list[str] | None, traces: list[Path] | None) -> list[str]:
+def models_to_serve(models: list[str] | None, traces: list[Path] | None) -> list[str]:
     """The requested models; by default the bundled one."""
     return models or ([] if traces else [DEFAULT_MODEL])

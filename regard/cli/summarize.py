@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from regard.cli._console import Job, sources_drawn, summary_pictured
+from regard.cli._console import Job, draw_sources, plot_summary
 from regard.cli._flags import BatchTokens, Device, Int8, OutFile, Strict, can_draw
-from regard.cli._input import documents_given
+from regard.cli._input import input_documents
 from regard.cli._lines import Writer, windows
 from regard.cli._parser import Fields, Flag
-from regard.common.start import starting
+from regard.common.start import quick_start
 from regard.tasks.summarization.search import SummarySearch
 
 SEARCH = Fields(
@@ -59,10 +59,10 @@ def summarize(
     if most < least:
         raise ValueError(f"--max-length {most} is less than --min-length {least}")
     can_draw(plot)
-    documents = documents_given(text, input, by_line, key)
+    documents = input_documents(text, input, by_line, key)
     search |= {"length": length, "consensus": consensus}
     with Writer(output) as writer:
-        with starting():
+        with quick_start():
             from regard.tasks.summarization.summarizer import SummaryOutput, load
 
             summarizer = load(model, device=device, int8=int8)
@@ -71,9 +71,9 @@ def summarize(
                 for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
                     writer.write([found.text])
                     if show and found.summaries:
-                        writer.write(sources_drawn(found.summaries[0]))
+                        writer.write(draw_sources(found.summaries[0]))
                     if plot is not None and found.summaries:
-                        summary_pictured(plot, found.summaries[0])
+                        plot_summary(plot, found.summaries[0])
                         plot = None  # the first one only
                 writer.flush()
         if not job.count:

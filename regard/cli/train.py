@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from regard.cli._console import Failure, columns
 from regard.cli._parser import Flag, Parser, filled
-from regard.common.start import starting
+from regard.common.start import quick_start
 from regard.files.toml import parse_value, read_toml
 from regard.tasks import TASKS, work
 
@@ -91,7 +91,7 @@ def train(
 
 def extend(parser: Parser, arguments: Sequence[str]) -> None:
     """Adds the flags and the help of the task that ``--task`` names."""
-    with starting():
+    with quick_start():
         of = work(task_of(arguments))
         from regard.tasks.base.settings import PRESETS
 

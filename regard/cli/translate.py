@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from regard.cli._console import Job, drawn, pictured, printed, written
+from regard.cli._console import Job, draw_alignment, plot_alignment, translation_lines, write_page
 from regard.cli._flags import (
     DEFAULT_MODEL,
     BatchTokens,
@@ -23,7 +23,7 @@ from regard.cli._flags import (
     load_translator,
     numbered,
 )
-from regard.cli._input import lines_given
+from regard.cli._input import input_lines
 from regard.cli._lines import Writer, lines_of, paired, windows
 from regard.cli._parser import Fields, Flag, Options
 from regard.decode.search import Search
@@ -139,7 +139,7 @@ def translate(
         from regard.tasks.translation.protect.spans import patterns
 
         patterns(protect)  # says which is none, before anything is read
-    lines = lines_given(text, input)
+    lines = input_lines(text, input)
     can_draw(plot)
     if html is not None and engine != "torch":
         raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
@@ -160,12 +160,12 @@ def translate(
         for some in windows(lines, window):
             for line, found in zip(some, job.run(some, translator.outputs, **search), strict=True):
                 weights = [translator.word_weights(t, **look) for t in found.translations] if looked else []
-                writer.write(printed(found, number if nbest > 1 else None, weights if alignment else None))
+                writer.write(translation_lines(found, number if nbest > 1 else None, weights if alignment else None))
                 if show:
-                    writer.write(drawn(line.text, found, weights))
+                    writer.write(draw_alignment(line.text, found, weights))
                 if plot is not None and number == 0:
-                    pictured(plot, line.text, found, weights)
+                    plot_alignment(plot, line.text, found, weights)
                 if html is not None and number == 0:
-                    written(html, translator, line.text, found, {"kind": kind or "cross", **place})
+                    write_page(html, translator, line.text, found, {"kind": kind or "cross", **place})
                 number += 1
             writer.flush()

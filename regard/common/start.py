@@ -21,7 +21,7 @@ def own_process() -> None:
 
 
 @contextmanager
-def starting() -> Iterator[None]:
+def quick_start() -> Iterator[None]:
     """Within it no garbage is collected; after it as before, but for what is there by then in a process of its own."""
     enabled = gc.isenabled()
     gc.disable()
@@ -39,7 +39,7 @@ def set_aside() -> None:
         gc.freeze()
 
 
-def ending() -> None:
+def quick_exit() -> None:
     """At its end a command leaves everything where it is, unless triton was loaded.
 
     That has C++ types which count what is left of them and print a page about it; there all is cleared away.

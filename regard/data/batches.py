@@ -157,11 +157,11 @@ def batches(
             f"tokens: a batch of {tokens} cannot hold pair {rows[worst]}, which takes {s[worst]} + {t[worst]}; "
             "raise tokens, or leave out long pairs by Limits(max_tokens=…)"
         )
-    cuts = bucketed(s, t, tokens=tokens, seed=seed, epoch=epoch, shuffle=shuffle, bucket=bucket)
+    cuts = bucket_places(s, t, tokens=tokens, seed=seed, epoch=epoch, shuffle=shuffle, bucket=bucket)
     return Batches(corpus, cuts, rows, drawn, rank=rank, world=world, multiple=multiple)
 
 
-def bucketed(
+def bucket_places(
     s: Integers, t: Integers, *, tokens: int, seed: int = 0, epoch: int = 0, shuffle: bool = True, bucket: int = 100
 ) -> list[Integers]:
     """Places 0 … n − 1, with lengths s and t, in batches of N (S + T) ≤ ``tokens``; see :func:`batches`."""

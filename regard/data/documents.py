@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.readers import Bad, PairRow, Tsv, _OneFile, _pair, numbered, parsed
+from regard.data.readers import Bad, PairRow, Tsv, _OneFile, _pair, numbered, parse_object
 from regard.files.text import PathLike
 
 MARK = "¶"  # stands for the end of a line
@@ -68,7 +68,7 @@ class Documents(_OneFile):
             yield from [text] if isinstance(text, Bad) else self._pairs(text, where)
 
     def _pairs(self, line: str, where: str) -> Iterator[PairRow]:
-        entry = parsed(line, where)
+        entry = parse_object(line, where)
         if isinstance(entry, Bad):
             yield entry
             return
@@ -85,7 +85,7 @@ def with_references(path: PathLike, keys: tuple[str, str] = ("document", "summar
     """Documents as they are, each with all of its summaries, of JSON lines: what a model is measured on."""
     found = []
     for where, line in numbered(path):
-        entry = line if isinstance(line, Bad) else parsed(line, where)
+        entry = line if isinstance(line, Bad) else parse_object(line, where)
         sides = [entry] if isinstance(entry, Bad) else [texts_of(entry, key, where) for key in keys]
         if bad := next((side for side in sides if isinstance(side, Bad)), None):
             raise ValueError(str(bad))

@@ -67,7 +67,7 @@ def hold_out(readers: Sequence[Reader], count: int | None = None) -> Split:
     pairs = np.concatenate(keys) if keys else np.zeros((0, 2), np.uint64)
     if count is not None and count >= max(1, len(pairs)):
         raise ValueError(f"held_out: expected fewer than the {len(pairs):,} pairs there are, got {count:,}")
-    valid, gone = chosen(pairs, default(len(pairs)) if count is None else count)
+    valid, gone = choose(pairs, default(len(pairs)) if count is None else count)
     if valid.sum() < (FEWEST if count is None else 1):
         return Split(list(readers), [])
     told = f"held out for validation: {valid.sum():,} of {len(pairs):,} pairs"
@@ -86,7 +86,7 @@ def default(count: int) -> int:
     return wanted if wanted >= FEWEST else 0
 
 
-def chosen(pairs: Integers, count: int) -> tuple[Integers, Integers]:
+def choose(pairs: Integers, count: int) -> tuple[Integers, Integers]:
     """Of pairs of sentences [N, 2]: which are held out, and which are in neither part; so many of each at the most.
 
     >>> valid, gone = chosen(np.array([[1, 2], [1, 3], [4, 5], [4, 5]], np.uint64), 1)

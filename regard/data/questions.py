@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.readers import Bad, Policy, Report, numbered, parsed, sifted
-from regard.files.bounds import parsed_json
+from regard.data.readers import Bad, Policy, Report, numbered, parse_object, sift
+from regard.files.bounds import parse_json
 from regard.files.text import whole as read_whole
 
 KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
@@ -48,13 +48,13 @@ def read_questions(
     if ending not in KINDS:
         raise ValueError(f"{path}: expected a file of questions that ends in {', '.join(KINDS)} (or .gz after it)")
     rows = _squad(path) if ending == ".json" else _by_line(path, _json_line if ending == ".jsonl" else _tsv_line)
-    yield from sifted(rows, bad, report)
+    yield from sift(rows, bad, report)
 
 
 def _squad(path: Path) -> Iterator[Question | Bad]:
     raw = read_whole(path)
     try:
-        whole = parsed_json(raw)
+        whole = parse_json(raw)
         paragraphs = [(p["context"], p["qas"]) for article in whole["data"] for p in article["paragraphs"]]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
@@ -80,7 +80,7 @@ def _by_line(path: Path, make: Any) -> Iterator[Question | Bad]:
 
 
 def _json_line(text: str, where: str) -> Question | Bad:
-    entry = parsed(text, where)
+    entry = parse_object(text, where)
     return entry if isinstance(entry, Bad) else _asked(entry, where)
 
 

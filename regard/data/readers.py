@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from regard.files.bounds import parsed_json
+from regard.files.bounds import parse_json
 from regard.files.text import PathLike
 from regard.files.text import lines as file_lines
 
@@ -141,7 +141,7 @@ class JsonLines(_OneFile):
     weight: float = 1.0
 
     def _row(self, text: str, where: str) -> PairRow:
-        entry = parsed(text, where)
+        entry = parse_object(text, where)
         if isinstance(entry, Bad):
             return entry
         for key in self.keys:
@@ -194,10 +194,10 @@ def read(reader: Reader, *, bad: Policy = "raise", report: Report | None = None)
 
     Files of different lengths are always refused.
     """
-    yield from sifted(reader.rows(), bad, Report(reader.name) if report is None else report)
+    yield from sift(reader.rows(), bad, Report(reader.name) if report is None else report)
 
 
-def sifted(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[Item]:
+def sift(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[Item]:
     """The rows that are good; the others are refused, or counted and shown in the report."""
     if bad not in ("raise", "skip"):
         raise ValueError(f"bad: expected 'raise' or 'skip', got {bad!r}")
@@ -230,10 +230,10 @@ def numbered(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
         yield where, _decoded(line, where)
 
 
-def parsed(line: str, where: str) -> dict[str, Any] | Bad:
+def parse_object(line: str, where: str) -> dict[str, Any] | Bad:
     """The JSON object of a line."""
     try:
-        entry = parsed_json(line)
+        entry = parse_json(line)
     except ValueError as error:
         return Bad(where, "not JSON", str(error))
     return entry if isinstance(entry, dict) else Bad(where, "not a JSON object", f"got a {type(entry).__name__}")

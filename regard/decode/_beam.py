@@ -17,7 +17,7 @@ from regard.decode._common import (
     Limits,
     Model,
     Rules,
-    evaluating,
+    eval_mode,
     next_log_probs,
     refuse,
     spread,
@@ -49,7 +49,7 @@ def beam(
     """
     if beams < 1 or not 1 <= best <= beams or alpha < 0:
         raise ValueError(f"beam needs 1 ≤ best ≤ beams and alpha ≥ 0, got {beams=}, {best=}, {alpha=}")
-    with evaluating(model):
+    with eval_mode(model):
         rules = Rules.make(model, memory, limits, prefix, ban, words, beams)
         search = _Beam(model, memory, rules, beams, best, alpha, exact)
         return with_attention(model, memory, search.run(), attention)

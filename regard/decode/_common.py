@@ -123,7 +123,7 @@ def named(method: Callable[P, T]) -> Callable[P, T]:
 @torch.no_grad()
 def score(model: Model, memory: Any, targets: Tensor, *, attention: bool = False) -> list[Hypothesis]:
     """Forced decoding: log-probabilities of given outputs, [N, T] tokens ending with the end symbol, then padding."""
-    with evaluating(model):
+    with eval_mode(model):
         return _score(model, memory, targets, attention)
 
 
@@ -233,7 +233,7 @@ def spread(x: Tensor, open_: Tensor, size: int, fill: float) -> Tensor:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def eval_mode(model: Any) -> Iterator[None]:
     """Without dropout, and afterwards as it was."""
     training = bool(getattr(model, "training", False))
     if training:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from regard.decode._common import evaluating, refuse
+from regard.decode._common import eval_mode, refuse
 from regard.decode._walk import draw, narrow
 
 Pick = Callable[[Tensor], Tensor]
@@ -58,7 +58,7 @@ def generate(
     pick = _picker(len(prompt), temperature, top_k, top_p, seed)
     out, caches = [prompt], model.new_caches()
     ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
-    with evaluating(model):
+    with eval_mode(model):
         for _ in range(max_new_tokens):
             logits = model.logits(model.features(out[-1], caches=caches)[:, -1])
             refuse(~logits.amax(-1).isfinite() & ~ended)  # NaN is the largest

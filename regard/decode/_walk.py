@@ -17,7 +17,7 @@ from regard.decode._common import (
     Limits,
     Model,
     Rules,
-    evaluating,
+    eval_mode,
     next_log_probs,
     refuse,
     rows_of,
@@ -48,7 +48,7 @@ def greedy(
         words: the words that may be written; they must include those of the prefix.
         attention: also return cross-attention weights (one more pass over the finished output).
     """
-    with evaluating(model):
+    with eval_mode(model):
         rules = Rules.make(model, memory, limits, prefix, ban, words)
         found = _walk(model, memory, rules, 1, lambda log_p, _: log_p.argmax(-1))
         return [row[0] for row in with_attention(model, memory, found, attention)]
@@ -88,7 +88,7 @@ def sample(
         u = torch.rand(memory.size, samples, 1, generator=generator, dtype=torch.float64).to(log_p.device)
         return draw(narrow(log_p, temperature, top_k, top_p), u[open_].flatten(0, 1))
 
-    with evaluating(model):
+    with eval_mode(model):
         rules = Rules.make(model, memory, limits, prefix, ban, words, samples)
         return with_attention(model, memory, _walk(model, memory, rules, samples, pick), attention)
 

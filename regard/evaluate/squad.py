@@ -27,7 +27,7 @@ class AnswerQuality(NamedTuple):
         return f"EM {self.exact:.2f}, F1 {self.f1:.2f} ({self.questions:,} questions)"
 
 
-def normalized(answer: str) -> str:
+def normalize(answer: str) -> str:
     """
     >>> normalized("The  Eiffel-Tower (a tower)!")
     'eiffeltower tower'
@@ -40,7 +40,7 @@ def exact_match(answer: str, reference: str) -> float:
     >>> exact_match("the cat.", "Cat"), exact_match("cats", "cat")
     (1.0, 0.0)
     """
-    return float(normalized(answer) == normalized(reference))
+    return float(normalize(answer) == normalize(reference))
 
 
 def f1(answer: str, reference: str) -> float:
@@ -49,7 +49,7 @@ def f1(answer: str, reference: str) -> float:
     >>> round(f1("in the city of Paris", "Paris city"), 4)  # P = 2/4, R = 2/2
     0.6667
     """
-    ours, theirs = normalized(answer).split(), normalized(reference).split()
+    ours, theirs = normalize(answer).split(), normalize(reference).split()
     if not ours or not theirs:
         return float(ours == theirs)
     same = (Counter(ours) & Counter(theirs)).total()
@@ -67,7 +67,7 @@ def quality(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Answ
     exact = overlap = 0.0
     for answer, right in zip(answers, references, strict=True):
         # an answer that is nothing but articles and punctuation is no reference, unless all are
-        known = [r for r in right if normalized(r)] or [""]
+        known = [r for r in right if normalize(r)] or [""]
         exact += max(exact_match(answer, r) for r in known)
         overlap += max(f1(answer, r) for r in known)
     count = max(1, len(answers))

@@ -118,7 +118,7 @@ class Answers:
 
     def tokens(self, *, kind: str, side: str, first: int = 0, end: int | None = None) -> dict[str, Any]:
         """The names of some rows or columns, ``SHOWN`` at most."""
-        with asked():
+        with reading():
             every = self._labels(kind, side).tokens
         end = min(len(every), first + SHOWN) if end is None else min(end, len(every))
         if end - first > SHOWN:
@@ -129,7 +129,7 @@ class Answers:
         """Where a text occurs: the index of the first token of each match."""
         if not text.strip():
             raise Invalid("text: it is empty, so there is nothing to search for")
-        with asked():
+        with reading():
             matches, more = self._labels(kind, side).search(text, FOUND)
         return {"matches": matches, "more": more}
 
@@ -152,7 +152,7 @@ class Answers:
 
     def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> dict[str, Any]:
         """One query's attention to each key."""
-        with asked():
+        with reading():
             weights = self._measured("weights", kind, layer, head, query)
             if measure == "weights":
                 values = weights
@@ -193,7 +193,7 @@ class Answers:
     ) -> Tile:
         """A part of the weights, each side at most ``limit`` long; with ``samples``, from so many rows of each cell."""
         size = min(height or limit, limit), min(width or limit, limit)
-        with asked():
+        with reading():
             _, _, queries, keys = self.trace.shape(layer, kind=kind, call=None)
             spans = _span("rows", rows, queries), _span("cols", cols, keys)
             which: Any = "mean" if head_of(head) is None else int(head)
@@ -208,7 +208,7 @@ class Answers:
 
         ``rows`` of the ``queries`` were measured: all, or ``LOOKED`` of them, evenly spread.
         """
-        with asked():
+        with reading():
             layers = self.trace.kinds.get(kind, 0)
             _, heads, queries, _ = self.trace.shape(0, kind=kind, call=None)
             rows = range(queries) if queries <= ALL else [i * queries // LOOKED for i in range(LOOKED)]
@@ -227,7 +227,7 @@ class Answers:
         """Every number on the way from one query to its context."""
         if head_of(head) is None:
             raise Invalid("head: the steps are those of one head; give its number")
-        with asked():
+        with reading():
             if (keys := self.trace.shape(layer, kind=kind, call=None)[3]) > SHOWN:
                 raise Invalid(f"the steps of a query with {keys:,} keys are too many to show; the maximum is {SHOWN:,}")
             where: dict[str, Any] = {"kind": kind, "item": self.item, "call": None}
@@ -267,7 +267,7 @@ class Answers:
 
 
 @contextmanager
-def asked() -> Iterator[None]:
+def reading() -> Iterator[None]:
     """Reading a trace: what it refuses is an invalid request."""
     try:
         with torch.no_grad():

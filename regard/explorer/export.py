@@ -140,12 +140,12 @@ def html(document: dict[str, Any], *, title: str, version: str, folder: Path = F
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    parts = {"policy": policy, "style": style, "script": script, "data": escaped(document)}
+    parts = {"policy": policy, "style": style, "script": script, "data": escape_json(document)}
     whole = _PAGE.format(title=escape(title), version=escape(version), **parts)
     return whole.encode("utf-8", "replace")  # a lone surrogate in a title; in the data it is escaped
 
 
-def escaped(value: Any) -> str:
+def escape_json(value: Any) -> str:
     """JSON that can stand in a script element: plain ASCII, and no token of any text can end the element.
 
     >>> escaped("</script><!-- é")

@@ -38,7 +38,7 @@ def alignment(weights: Tensor, look: Look, aer: float | None = None) -> dict[str
     return {"weights": numbers(weights.round(decimals=7)), "links": found, **look._asdict(), "aer": aer}
 
 
-def placed(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list[SentencePart]:
+def place_sentences(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list[SentencePart]:
     """Sentences with where they are in the text that they were cut from.
 
     >>> one = Encoded([5], [(0, 1)], [0], [0])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from regard.decode.search import SearchOptions
 from regard.explorer import view
 from regard.explorer.http.schema import Invalid
-from regard.explorer.sides import alignment, placed, source_side, target_side
+from regard.explorer.sides import alignment, place_sentences, source_side, target_side
 from regard.tasks.translation.output import TranslationOutput
 from regard.tasks.translation.translator import Translator
 
@@ -101,8 +101,8 @@ def _translation(translator: Translator, text: str, output: TranslationOutput) -
     layers = found.attention[0].weights.shape[0] if found.attention else 1
     return {
         "translation": found.text,
-        "source": source_side(text, placed(text, sources)),
-        "target": target_side(found.text, placed(found.text, targets)),
+        "source": source_side(text, place_sentences(text, sources)),
+        "target": target_side(found.text, place_sentences(found.text, targets)),
         "alignment": alignment(translator.word_weights(found), translator.look(layers)),
         "note": output.note,
     }

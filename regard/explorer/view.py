@@ -13,7 +13,7 @@ from regard.align.attention import links, word_weights
 from regard.align.error_rate import quality
 from regard.align.formats import parse
 from regard.align.link import Alignment
-from regard.explorer.answers import SIDES, Answers, asked, head_of, number, numbers
+from regard.explorer.answers import SIDES, Answers, head_of, number, numbers, reading
 from regard.explorer.http.schema import Empty, Invalid
 from regard.explorer.labels import Labels
 from regard.explorer.sides import alignment, source_side, target_side
@@ -31,12 +31,12 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
 
     A target of the model's ``own`` may be longer than a given one: as long as the model has positions.
     """
-    source = encoded(translator, text, "text", translator.limit)
+    source = encode_side(translator, text, "text", translator.limit)
     most: int | None = translator.limit
     if own:
         positions = translator.engine.max_length
         most = None if positions is None else positions - 1
-    wanted = encoded(translator, target, "target", most)
+    wanted = encode_side(translator, target, "target", most)
     model, device = translator.model, translator.device
     read = torch.tensor([[*source.ids, model.eos_id]], device=device)
     given = torch.tensor([[model.bos_id, *wanted.ids]], device=device)
@@ -50,7 +50,7 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
     return Recording(translator, trace, (text, source), (target, wanted))
 
 
-def encoded(translator: Translator, text: str, name: str, most: int | None) -> Encoded:
+def encode_side(translator: Translator, text: str, name: str, most: int | None) -> Encoded:
     """A side in subwords, if it can be traced."""
     if not text.strip():
         raise Empty(f"{name}: it is empty")
@@ -103,7 +103,7 @@ class Recording(Answers):
     ) -> dict[str, Any]:
         """Word links by cross-attention, and their error rate where right ones are given."""
         turned = None if shift is None else shift == "1"
-        with asked():
+        with reading():
             look = self._translator.look(self.trace.kinds["cross"], layer=layer, shift=turned)
             look = look if head is None else look._replace(head=head_of(head))
             weights = self.trace.weights(look.layer, None, kind="cross", call=None)[None]
@@ -117,7 +117,7 @@ class Recording(Answers):
 
     def effects(self, *, kind: str, layer: int | None = None) -> dict[str, Any]:
         """How the target's log-probability changes without each head, [layers][heads], or of one layer, [1][heads]."""
-        with asked():
+        with reading():
             _, heads, _, _ = self.trace.shape(layer or 0, kind=kind, call=None)
             base = self._log_probs({}).sum()
             alone = [
@@ -134,7 +134,7 @@ class Recording(Answers):
         out: dict[tuple[str, int], list[int]] = {}
         for each in heads:
             out.setdefault((each["kind"], each["layer"]), []).append(each["head"])
-        with asked():
+        with reading():
             base, without = self._log_probs({}), self._log_probs(out)
         change = without - base
         return {
@@ -157,7 +157,7 @@ def _gold(text: str | None, counts: list[int]) -> Alignment | None:
     """Links as people write them, ``0-0 1p2``; a possible one may also be written ``1-2p``."""
     if text is None or not text.strip():
         return None
-    with asked():
+    with reading():
         right = parse(re.sub(r"(?a)\b(\d+)-(\d+)[pP]\b", r"\1p\2", text))
     for name, place, count in (("source", 0, counts[0]), ("target", 1, counts[1])):
         if (last := max(link[place] for link in right.possible)) >= count:

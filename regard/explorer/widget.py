@@ -16,7 +16,7 @@ from regard.explorer.answers import SHOWN, Answers, Unable
 from regard.explorer.document import has_rollout
 from regard.explorer.http import api, shapes
 from regard.explorer.http.limits import ServiceLimits
-from regard.explorer.http.schema import Invalid, checked, from_text
+from regard.explorer.http.schema import Invalid, check_value, from_text
 from regard.explorer.initial_view import initial_view
 from regard.explorer.view import Recording
 from regard.trace import Trace
@@ -159,7 +159,7 @@ class Desk:
         """Arguments as the service's description has them, with its defaults."""
         operation = self._known[name]
         if operation.body is not None:
-            found: dict[str, Any] = checked(given, self._schemas[operation.body], where="body", known=self._schemas)
+            found: dict[str, Any] = check_value(given, self._schemas[operation.body], where="body", known=self._schemas)
             return found
         known = {key: schema for key, schema in operation.parameters.items() if key != "id"}
         arguments = {key: schema["default"] for key, schema in known.items() if "default" in schema}

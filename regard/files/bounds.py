@@ -78,7 +78,7 @@ def _refuse_long(value: Any, where: str) -> None:
         raise ValueError(f"{where}: a whole number of more than 64 bits")
 
 
-def parsed_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """A value of JSON; a ValueError also where it is nested more deeply than Python goes.
 
     >>> parsed_json("[" * 100_000)

@@ -52,7 +52,7 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
             continue
         value, table = values[name], is_typeddict(hint)
         if not _fits(value, dict if table else hint):
-            raise ValueError(f"{name} must be {_named(dict if table else hint)}, got {shown(value)}")
+            raise ValueError(f"{name} must be {_named(dict if table else hint)}, got {excerpt(value)}")
         if table:
             try:
                 if missing := sorted(hint.__required_keys__ - value.keys()):
@@ -62,7 +62,7 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
                 raise ValueError(f"[{name}]: {error}") from None
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """A value in a message, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from regard.files.bounds import parsed_json
+from regard.files.bounds import parse_json
 from regard.files.text import PathLike
 from regard.files.whole import Damaged, write_whole
 
@@ -43,7 +43,7 @@ def read_tensors(
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path}: cut short, or not a safetensors file ({error})") from error
     try:
-        own = parsed_json(metadata["regard"])
+        own = parse_json(metadata["regard"])
         crc32, about = own["crc32"], dict(own["about"])
     except (KeyError, TypeError, ValueError):
         raise Damaged(f"{path}: a safetensors file, but not one of regard's") from None

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.files.bounds import bytes_of, parsed_json
-from regard.files.kinds import Count, check, shown
+from regard.files.bounds import bytes_of, parse_json
+from regard.files.kinds import Count, check, excerpt
 from regard.models import Reader, ReaderConfig, Transformer, TransformerConfig
 from regard.text.wordpiece import WordPiece
 
@@ -133,9 +133,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors.torch import load_file
 
     try:
-        config = dict(parsed_json(bytes_of(folder / "config.json", JSON_BYTES)))
+        config = dict(parse_json(bytes_of(folder / "config.json", JSON_BYTES)))
         if config.get("model_type") != "bert":
-            raise ValueError(f"expected a model of type bert, got {shown(config.get('model_type'))}")
+            raise ValueError(f"expected a model of type bert, got {excerpt(config.get('model_type'))}")
         check(config, NEEDED)
         if missing := [name for name in NEEDED if name not in config]:
             raise ValueError(f"{', '.join(missing)} missing")

@@ -37,7 +37,7 @@ def visible(p: Problem) -> Tensor:
     return p.mask.visible(p.row_index(), p.positions(), torch.arange(p.keys, device=p.device))
 
 
-def spoiled(p: Problem, seen: Tensor | None) -> Tensor:
+def nonfinite_rows(p: Problem, seen: Tensor | None) -> Tensor:
     """The rows that see something not finite, or are themselves not finite and see anything: [B, H, L]."""
     assert p.bad_keys is not None and p.bad_rows is not None
     keys = heads(p.bad_keys, p)

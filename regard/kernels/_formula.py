@@ -39,7 +39,7 @@ def rows(term: FormulaTerm, some: Tensor | slice | None = None) -> Tensor:
     return torch.cat(parts, 2) if parts else _evaluate(term, slice(0, 0))
 
 
-def captured(term: FormulaTerm) -> tuple[Tensor, ...]:
+def captured_tensors(term: FormulaTerm) -> tuple[Tensor, ...]:
     """What the formula is made of beside q and k that wants a gradient."""
     if term.captured is not None:
         return term.captured

@@ -271,7 +271,7 @@ def _poison(out: Tensor, p: Problem) -> Tensor:
     if p.bad_keys is None or p.bad_rows is None:
         return out
     if p.mask is None:
-        return out.masked_fill(dense.spoiled(p, None)[..., None], float("nan"))
+        return out.masked_fill(dense.nonfinite_rows(p, None)[..., None], float("nan"))
     both = set("BH") & set(p.mask.varies)
     step = max(1, BOOLEANS // (p.keys * (p.batch * p.heads if both else 1)))
     keys = dense.heads(p.bad_keys, p).to(torch.bfloat16)

@@ -139,7 +139,7 @@ class _Packed:
         elif isinstance(term, BiasTerm):
             self.put("bias:", term.bias)
         elif isinstance(term, FormulaTerm):
-            found = _formula.captured(term)
+            found = _formula.captured_tensors(term)
             self.put("formula:", term.q, term.k, *found)
             self.python.append(replace(term, originals=found))
         else:

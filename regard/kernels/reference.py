@@ -32,7 +32,9 @@ class Steps:
 
     def __repr__(self) -> str:
         """A line per step, with its shape and range: the numbers themselves would fill pages."""
-        return "\n".join(("Steps", *(f"  {name:<12}{told(getattr(self, name))}" for name in self.__dataclass_fields__)))
+        return "\n".join(
+            ("Steps", *(f"  {name:<12}{describe_tensor(getattr(self, name))}" for name in self.__dataclass_fields__))
+        )
 
     def map(self, f: object) -> Steps:
         """The same function on every field."""
@@ -40,7 +42,7 @@ class Steps:
         return Steps(*(f(getattr(self, name)) for name in self.__dataclass_fields__))
 
 
-def told(x: Tensor) -> str:
+def describe_tensor(x: Tensor) -> str:
     """Its shape, and the range of what is finite in it."""
     shape = str(list(x.shape))
     if x.is_meta:
@@ -93,7 +95,7 @@ def _steps(p: Problem) -> Steps:
     weights, logsumexp = _softmax(masked, p)
     context = _context(weights, p).to(p.dtype)
     if p.bad_keys is not None:
-        bad = dense.spoiled(p, seen)[..., None]
+        bad = dense.nonfinite_rows(p, seen)[..., None]
         weights, context = weights.masked_fill(bad, torch.nan), context.masked_fill(bad, torch.nan)
         logsumexp = logsumexp.masked_fill(bad[..., 0], torch.nan)
     return Steps(similarity, e, masked, weights, context, logsumexp.detach())

@@ -148,7 +148,7 @@ def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tenso
         return out
     if causal:
         return spoil_causal(out, p.bad_keys, p.bad_rows)
-    return out.masked_fill(dense.spoiled(p, seen)[..., None], float("nan"))
+    return out.masked_fill(dense.nonfinite_rows(p, seen)[..., None], float("nan"))
 
 
 def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:

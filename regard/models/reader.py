@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from regard.attention.call import attend, observed, steps
+from regard.attention.call import attend, has_observer, steps
 from regard.common.module import Module
 from regard.mask import Dense, Lengths
 from regard.models._memory import lengths_of, padding
@@ -187,4 +187,4 @@ class Flow(Module):
 
 def _keys(score: Score, x: Tensor) -> Tensor | Keys:
     """Our own states are finite where they are masked: on a GPU nobody need look."""
-    return x if x.device.type == "cpu" or observed() else replace(score.keys(x), trusted=True)
+    return x if x.device.type == "cpu" or has_observer() else replace(score.keys(x), trusted=True)

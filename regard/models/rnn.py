@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.call import attend, attend_densely, observed
+from regard.attention.call import attend, attend_densely, has_observer
 from regard.common.module import Module
 from regard.mask import Mask
 from regard.models._bidirectional import CELLS, Bidirectional
@@ -304,7 +304,7 @@ class RNNSeq2Seq(Module):
         side = 1 if state.copied else state.beams
         q = s.view(-1, side, self.config.heads, s.shape[-1] // self.config.heads).transpose(1, 2)
         keys: Tensor | Keys = state.keys if state.weights is None else self._add_location(state.keys, state.weights)
-        if state.weights is None and observed():
+        if state.weights is None and has_observer():
             keys = state.values  # what they were lowered from
         options: dict[str, Any] = {"score": self.score, "mask": state.mask, "offset": state.length}
         if state.weights is None and not attention:

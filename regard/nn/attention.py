@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.call import attend, log_weights, observed, steps
+from regard.attention.call import attend, has_observer, log_weights, steps
 from regard.attention.nested import are_nested, pack
 from regard.attention.positions import Positions
 from regard.common.module import Module
 from regard.mask import Lengths, Mask
 from regard.mask.dense import as_mask
 from regard.score import Dot, Score
-from regard.score.base import told
+from regard.score.base import describe_argument
 from regard.score.terms import Keys
 
 
@@ -190,7 +190,9 @@ class MultiHeadAttention(Module):
         self.dropout, self.trusted, self.backend = dropout, trusted, backend
         self.score = Dot() if score is None else score
         if not isinstance(self.score, Score):
-            raise TypeError(f"score must be a regard.score.Score, such as Additive(16, 16, 8), got {told(score)}")
+            raise TypeError(
+                f"score must be a regard.score.Score, such as Additive(16, 16, 8), got {describe_argument(score)}"
+            )
         self.score.check(heads, head_dim, kv_heads, head_dim)
         self.q_proj = nn.Linear(dim, heads * head_dim, bias=bias)
         self.k_proj = nn.Linear(key_dim or dim, kv_heads * head_dim, bias=bias)
@@ -299,7 +301,7 @@ class MultiHeadAttention(Module):
 
     def _may_trust(self, query: Tensor, mask: Mask | Tensor | None, positions: Positions | None) -> bool:
         """Are keys better lowered here, so that nothing looks at them? CPUs look cheaply."""
-        if not self.trusted or mask is None or query.device.type == "cpu" or observed():
+        if not self.trusted or mask is None or query.device.type == "cpu" or has_observer():
             return False
         return positions is None and as_mask(mask).packing() is None  # lowered with those, by the call itself
 

@@ -21,7 +21,7 @@ from regard.plot._canvas import (
     bare,
     figure_of,
     labels,
-    need,
+    need_matplotlib,
     points,
     sheet,
     table,
@@ -87,7 +87,7 @@ def arcs(
         measure: what the numbers are; of a trace "weights" or "norms".
         ax: where to draw; a figure of fitting size is made otherwise.
     """
-    need()
+    need_matplotlib()
     own = table(weights, None, words, measure=measure, **where)
     _check(own.values, top)
     cross = queries is not None or where.get("kind") == "cross"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.files.whole import write_whole
-from regard.plot._text import LOCK, families, has_right_to_left, ordered, quiet, shapes_text, shown
+from regard.plot._text import LOCK, families, has_right_to_left, label_of, quiet, shapes_text, visual_order
 from regard.trace import Trace
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def labels(given: Sequence[str] | None, count: int, what: str) -> list[str]:
 # --- the sheet ---
 
 
-def need() -> None:
+def need_matplotlib() -> None:
     """matplotlib, or how to get it."""
     try:
         import matplotlib  # noqa: F401
@@ -168,7 +168,7 @@ class FigureLabels:
     """Labels of one figure as they are drawn, and the fonts that have their characters."""
 
     def __init__(self, *groups: Sequence[str]) -> None:
-        self.groups = [[ordered(shown(word)) for word in group] for group in groups]
+        self.groups = [[visual_order(label_of(word)) for word in group] for group in groups]
         self.family = families(word for group in self.groups for word in group)
 
     @property

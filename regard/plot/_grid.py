@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.plot._canvas import INK, MEASURES, PALE, SIZE, bar, bare, need, numbers, sheet
-from regard.plot._matrix import pooled, shade
+from regard.plot._canvas import INK, MEASURES, PALE, SIZE, bar, bare, need_matplotlib, numbers, sheet
+from regard.plot._matrix import max_pool, shade
 from regard.trace import Trace
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def head_grid(
     ``weights`` is [layers, heads, L, S] or a trace, of which ``kind``, ``item`` and ``call`` say the part. With more
     than 64 queries or keys a matrix is shown smaller: each dot of it is the largest number it stands for.
     """
-    need()
+    need_matplotlib()
     grid, what = _grid(weights, measure, item, kind, call)
     layers, heads, across = len(grid), max(map(len, grid)), grid[0][0].shape
     ratio = min(3.0, max(1 / 3, across[1] / across[0]))
@@ -68,7 +68,7 @@ def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int | N
         values = numbers(weights)
         if values.ndim != 4 or 0 in values.shape:
             raise ValueError(f"expected numbers [layers, heads, queries, keys], got shape {tuple(values.shape)}")
-        return [[pooled(matrix, THUMBNAIL) for matrix in layer] for layer in values], measure or MEASURES["weights"]
+        return [[max_pool(matrix, THUMBNAIL) for matrix in layer] for layer in values], measure or MEASURES["weights"]
     name = measure or "weights"
     if name not in MEASURES:
         raise ValueError(f"measure: expected one of {', '.join(MEASURES)} for a trace, got {name!r}")
@@ -86,4 +86,4 @@ def _thumbnail(trace: Trace, name: str, layer: int, head: int, item: int, kind: 
     if name == "weights" and call is not None:
         size = (THUMBNAIL, THUMBNAIL)
         return numbers(trace.tile(layer, head, size=size, item=item, kind=kind, call=call))
-    return pooled(numbers(getattr(trace, name)(layer, head, item=item, kind=kind, call=call)), THUMBNAIL)
+    return max_pool(numbers(getattr(trace, name)(layer, head, item=item, kind=kind, call=call)), THUMBNAIL)

@@ -23,7 +23,7 @@ from regard.plot._canvas import (
     bare,
     colours,
     figure_of,
-    need,
+    need_matplotlib,
     points,
     sheet,
     table,
@@ -76,7 +76,7 @@ def heatmap(
 
     Of a matrix with more than 1024 rows or columns each dot is the largest number of its block.
     """
-    need()
+    need_matplotlib()
     own = table(weights, rows, columns, measure=measure, **where)
     if own.values.ndim != 2:
         raise ValueError(f"expected numbers [queries, keys], got shape {tuple(own.values.shape)}")
@@ -113,7 +113,7 @@ def alignment(
     through if sure, dashed if only possible; and the title has the alignment error rate. Of a trace the cross-attention
     of a ``layer`` and ``head`` is drawn.
     """
-    need()
+    need_matplotlib()
     if isinstance(weights, Trace):
         where = {"kind": "cross", **where}
     own = table(weights, target, source, measure=measure, sides=("target", "source"), **where)
@@ -194,14 +194,14 @@ def shade(
     if largest is not None:
         low, high = (0.0 if low == 0 else -largest), largest
     height, width = values.shape
-    values = pooled(values, SHOWN)
+    values = max_pool(values, SHOWN)
     aspect: Any = "equal" if square and 1 / 6 < width / height < 6 else "auto"
     edges = (-0.5, width - 0.5, height - 0.5, -0.5)
     shown = torch.where(values.isfinite(), values, torch.nan).numpy()
     return ax.imshow(shown, cmap=shades, vmin=low, vmax=high, interpolation="nearest", aspect=aspect, extent=edges)
 
 
-def pooled(matrix: Tensor, most: int) -> Tensor:
+def max_pool(matrix: Tensor, most: int) -> Tensor:
     """Smaller by whole factors until no side has more than ``most``, the largest number of each block kept."""
     height, width = (math.ceil(n / most) for n in matrix.shape)
     if height == width == 1:

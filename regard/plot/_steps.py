@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.plot._canvas import BLUE, INK, PALE, SIZE, FigureLabels, bar, bare, colours, labels, need, numbers, sheet
+from regard.plot._canvas import (
+    BLUE,
+    INK,
+    PALE,
+    SIZE,
+    FigureLabels,
+    bar,
+    bare,
+    colours,
+    labels,
+    need_matplotlib,
+    numbers,
+    sheet,
+)
 from regard.plot._text import widths
 
 if TYPE_CHECKING:
@@ -38,7 +51,7 @@ def steps(
             ``weights`` [S], ``context`` [D] and perhaps ``weighted`` [S, D].
         keys: their words. query: the query's word, for the heading.
     """
-    need()
+    need_matplotlib()
     columns = {name: numbers(getattr(query_steps, name)) for name, _ in STEPS}
     context = numbers(query_steps.context)
     _check(columns, context)

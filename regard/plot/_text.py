@@ -30,7 +30,7 @@ _POOR = ("Last Resort", "STIX", "cm", "DejaVu Math")  # boxes with names in them
 # --- what is written ---
 
 
-def shown(token: str) -> str:
+def label_of(token: str) -> str:
     r"""A token as a label: one line, nothing invisible, not longer than a label can be.
 
     >>> shown("the"), shown(" "), shown("a\nb\t"), shown("\x07"), shown("\u202e"), shown("")
@@ -80,7 +80,7 @@ def has_right_to_left(text: str) -> bool:
     return any(unicodedata.bidirectional(char) in _RIGHT_TO_LEFT for char in text)
 
 
-def ordered(text: str) -> str:
+def visual_order(text: str) -> str:
     """What matplotlib is to be given so that a label reads as it should."""
     if not has_right_to_left(text) or shapes_text():
         return text

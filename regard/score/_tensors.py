@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def grouped(k: Tensor, q: Tensor) -> Tensor:
+def repeat_heads(k: Tensor, q: Tensor) -> Tensor:
     """Repeat key heads so that every query head has its own."""
     group = q.shape[-3] // k.shape[-3]
     return k if group == 1 else k.repeat_interleave(group, -3)
 
 
-def widened(weight: Tensor, x: Tensor) -> Tensor:
+def widen(weight: Tensor, x: Tensor) -> Tensor:
     """A parameter as wide as what it meets, for what is computed of it alone: float32 at float64 is float64."""
     return weight.to(torch.promote_types(weight.dtype, x.dtype))
 
@@ -45,7 +45,7 @@ def query_table(q: Tensor, r: Tensor, scale: float) -> Tensor:
     Scaling r is less work than scaling the table. On a GPU products of half types are fast only into rows of whole 16
     bytes, and R is odd: there a few zeros are computed and left out.
     """
-    r = widened(r, q) * scale
+    r = widen(r, q) * scale
     entries = r.shape[-2]
     if q.is_cuda and q.element_size() == 2:
         r = F.pad(r, (0, 0, 0, -entries % 8))
@@ -53,7 +53,7 @@ def query_table(q: Tensor, r: Tensor, scale: float) -> Tensor:
     return table if r.shape[-2] == entries else table[..., :entries]
 
 
-def headed(weight: Tensor, dims: int) -> Tensor:
+def with_head_dim(weight: Tensor, dims: int) -> Tensor:
     """Give a parameter of ``dims`` dims per head its leading [1, H|1]."""
     return weight[None] if weight.ndim > dims else weight[None, None]
 

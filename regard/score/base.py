@@ -155,7 +155,7 @@ def scores_in(module: nn.Module) -> list[Score]:
     return own + [part for child in module.children() for part in scores_in(child)]
 
 
-def told(given: object) -> str:
+def describe_argument(given: object) -> str:
     """What came in the place of a score: a class lacks its brackets, and what it needs in them."""
     if not isinstance(given, type) or not issubclass(given, Score):
         return type(given).__name__

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.score._checks import arguments, check_fit, check_positive, parameter_sets, sets_of
-from regard.score._tensors import grouped, project
+from regard.score._tensors import project, repeat_heads
 from regard.score.base import Score
 from regard.score.terms import BiasTerm, Keys, KeyTerm, Queries
 
@@ -66,7 +66,7 @@ class Key(Score):
         nn.init.uniform_(self.w, -bound, bound)
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return grouped(project(k, self.w), q).mT + q.new_zeros((*q.shape[:-1], 1))
+        return repeat_heads(project(k, self.w), q).mT + q.new_zeros((*q.shape[:-1], 1))
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         return Queries((KeyTerm(),))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.score._checks import check_finite, check_positive
-from regard.score.base import Score, told
+from regard.score.base import Score, describe_argument
 from regard.score.terms import FormulaTerm, Keys, Queries, Term
 
 
@@ -25,7 +25,7 @@ class Softcap(Score):
         if not isinstance(inner, Score) or not inner.pair_shaped:
             raise ValueError(
                 f"Softcap wraps pair-shaped scores (Dot, Additive, General, Bilinear, Rotary, Cosine or a "
-                f"sum of these), got {told(inner)}; add the rest outside, as in "
+                f"sum of these), got {describe_argument(inner)}; add the rest outside, as in "
                 "Softcap(Dot(), 50.0) + ALiBi(...)"
             )
         if check_finite("Softcap", "cap", cap) <= 0:
@@ -73,7 +73,7 @@ class Sum(Score):
         flat: list[Score] = []
         for part in parts:
             if not isinstance(part, Score):
-                raise TypeError(f"Sum adds scores, as in Sum(Dot(), ALiBi(heads=8)), got {told(part)}")
+                raise TypeError(f"Sum adds scores, as in Sum(Dot(), ALiBi(heads=8)), got {describe_argument(part)}")
             flat += part._scores() if isinstance(part, Sum) else [part]
         if any(isinstance(p, PerHead) for p in flat):
             raise ValueError(

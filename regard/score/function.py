@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.score._tensors import positions
-from regard.score.base import Score, scores_in, told
+from regard.score.base import Score, describe_argument, scores_in
 from regard.score.combine import PerHead
 from regard.score.pairs import Dot
 from regard.score.terms import Edit, FormulaTerm, Queries
@@ -39,7 +39,7 @@ class Function(Score):
             raise TypeError(f"Function takes a function of (s, b, h, i, j) that returns scores, got {type(f).__name__}")
         inner = Dot() if inner is None else inner
         if not isinstance(inner, Score):
-            raise TypeError(f"Function edits a score, as in Function(f, Dot()), got {told(inner)}")
+            raise TypeError(f"Function edits a score, as in Function(f, Dot()), got {describe_argument(inner)}")
         if isinstance(inner, PerHead) or inner.value_table:
             what = (
                 "a PerHead; edit its groups" if isinstance(inner, PerHead) else "Relative(values=True); add that to it"

@@ -16,7 +16,7 @@ from regard.score._checks import (
     parameter_sets,
     sets_of,
 )
-from regard.score._tensors import glorot_, grouped, headed, project, widened
+from regard.score._tensors import glorot_, project, repeat_heads, widen, with_head_dim
 from regard.score.base import Score
 from regard.score.terms import DotTerm, Keys, Queries, TanhTerm
 
@@ -37,7 +37,7 @@ class Dot(Score):
         self.scale = None if scale is None else check_finite("Dot", "scale", scale)
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return q @ grouped(k, q).mT * self._scale(q)
+        return q @ repeat_heads(k, q).mT * self._scale(q)
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         return Queries((DotTerm(q, self._scale(q)),))
@@ -108,12 +108,12 @@ class Additive(Score):
             glorot_(self.v.unsqueeze(-2))
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        a, b = project(q, self.W), grouped(project(k, self.U), q)
+        a, b = project(q, self.W), repeat_heads(project(k, self.U), q)
         v = self.v.to(q.dtype)
         return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * v[..., None, None, :]).sum(-1)
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        return Queries((TanhTerm(project(q, self.W), headed(self.v, 1).to(q.dtype), form=self.form),))
+        return Queries((TanhTerm(project(q, self.W), with_head_dim(self.v, 1).to(q.dtype), form=self.form),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys((project(k, self.U),))
@@ -182,7 +182,7 @@ class General(Score):
             nn.init.uniform_(self.W, -0.1, 0.1)
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return self._weighted(q) @ grouped(k, q).mT * self.scale
+        return self._weighted(q) @ repeat_heads(k, q).mT * self.scale
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         return Queries((DotTerm(self._weighted(q), self.scale),))
@@ -247,7 +247,7 @@ class Bilinear(Score):
             glorot_(self.Wq)
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return project(q, self._query_weight()) @ grouped(project(k, self.Wk), q).mT * self.scale
+        return project(q, self._query_weight()) @ repeat_heads(project(k, self.Wk), q).mT * self.scale
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         return Queries((DotTerm(project(q, self._query_weight()), self.scale),))
@@ -303,7 +303,7 @@ class Cosine(Score):
         nn.init.constant_(self.log_scale, math.log(self.scale))
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return self._unit(q) @ grouped(self._unit(k), q).mT * self._scale(q).to(q.dtype)[:, None, None]
+        return self._unit(q) @ repeat_heads(self._unit(k), q).mT * self._scale(q).to(q.dtype)[:, None, None]
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         return Queries((DotTerm(self._unit(q), self._scale(q)),))
@@ -317,7 +317,7 @@ class Cosine(Score):
             raise ValueError(f"Cosine was made for heads={self.log_scale.shape[0]}, got {heads} query heads")
 
     def _scale(self, q: Tensor) -> Tensor:
-        return widened(self.log_scale, q).clamp(max=math.log(self.max_scale)).exp()
+        return widen(self.log_scale, q).clamp(max=math.log(self.max_scale)).exp()
 
     def _unit(self, x: Tensor) -> Tensor:
         return nn.functional.normalize(x, dim=-1, eps=self.eps)

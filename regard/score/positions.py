@@ -17,7 +17,7 @@ from regard.score._checks import (
     parameter_sets,
     sets_of,
 )
-from regard.score._tensors import distances, glorot_, grouped, headed, look_up, project, query_table, widened
+from regard.score._tensors import distances, glorot_, look_up, project, query_table, repeat_heads, widen, with_head_dim
 from regard.score.base import Score
 from regard.score.terms import DotTerm, Keys, OffsetTerm, Queries
 
@@ -106,11 +106,11 @@ class Relative(Score):
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         r = look_up(project(q, self.r), distances(q, k.shape[-2], offset))
-        return (q @ grouped(k, q).mT + r) / math.sqrt(q.shape[-1])
+        return (q @ repeat_heads(k, q).mT + r) / math.sqrt(q.shape[-1])
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         scale = 1 / math.sqrt(q.shape[-1])
-        values = None if self.rv is None else headed(self.rv, 2).to(q.dtype)
+        values = None if self.rv is None else with_head_dim(self.rv, 2).to(q.dtype)
         return Queries((DotTerm(q, scale), OffsetTerm(query_table(q, self.r, scale))), values=values)
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
@@ -222,7 +222,7 @@ class T5Bias(Score):
         return e + q.new_zeros((*q.shape[:-1], 1))
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        return Queries((OffsetTerm(widened(self.weight, q)[self.buckets].mT[None, :, None]),))
+        return Queries((OffsetTerm(widen(self.weight, q)[self.buckets].mT[None, :, None]),))
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return Keys(())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.score._checks import arguments, check_finite, check_positive, check_same_dims
 from regard.score._tensors import positions
-from regard.score.base import Score, told
+from regard.score.base import Score, describe_argument
 from regard.score.pairs import Dot
 from regard.score.scaling import NTKScaling, Scaling, frequencies
 from regard.score.terms import Keys, Queries
@@ -58,7 +58,7 @@ class Rotary(Score):
         if not isinstance(inner, Score) or not inner.dot_shaped:
             raise ValueError(
                 f"Rotary wraps dot-shaped scores (Dot, General, Bilinear, Cosine or a sum of these), "
-                f"got {told(inner)}; add position terms outside, as in "
+                f"got {describe_argument(inner)}; add position terms outside, as in "
                 "Rotary(Dot()) + ALiBi(...)"
             )
         if check_finite("Rotary", "base", base) <= 0:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.score._checks import arguments, check_finite, check_fit, check_positive
-from regard.score._tensors import widened
-from regard.score.base import Score, told
+from regard.score._tensors import widen
+from regard.score.base import Score, describe_argument
 from regard.score.combine import PerHead
-from regard.score.terms import Keys, Queries, scaled
+from regard.score.terms import Keys, Queries, scale_term
 
 
 class _Around(Score):
@@ -19,7 +19,7 @@ class _Around(Score):
         super().__init__()
         name = type(self).__name__
         if not isinstance(inner, Score):
-            raise TypeError(f"{name} wraps a score, such as {name}(Dot()), got {told(inner)}")
+            raise TypeError(f"{name} wraps a score, such as {name}(Dot()), got {describe_argument(inner)}")
         if isinstance(inner, PerHead):
             raise ValueError(f"{name} cannot wrap a PerHead; wrap its groups, as in PerHead((4, {name}(Dot())), ...)")
         self.inner = inner
@@ -92,11 +92,11 @@ class Scale(_Around):
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
         half = self.inner.queries(q, offset)
-        factor = self.factor if self.weight is None else widened(self.weight, q)
+        factor = self.factor if self.weight is None else widen(self.weight, q)
         cap = half.cap
         if cap is not None:  # s · c · tanh(e / c) = |s| c · tanh(s e / |s| c)
             cap = cap * abs(self.factor) or None
-        return Queries(tuple(scaled(term, factor, q) for term in half.terms), cap, half.values)
+        return Queries(tuple(scale_term(term, factor, q) for term in half.terms), cap, half.values)
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
         return self.inner.keys(k, start)

@@ -241,7 +241,7 @@ def _key_term(c: Tensor, scale: float | Tensor) -> Term:
     return BiasTerm((c.repeat_interleave(len(scale) // c.shape[1], 1) * scale).mT)
 
 
-def scaled(term: Term, factor: float | Tensor, q: Tensor) -> Term:
+def scale_term(term: Term, factor: float | Tensor, q: Tensor) -> Term:
     """factor · term of a query half, at least as wide as q; a tensor holds one factor per head, [H|1]."""
 
     def times(x: Tensor, dims: int) -> Tensor:

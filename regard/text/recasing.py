@@ -103,10 +103,10 @@ class Spelling:
 
     def text(self, keys: Sequence[str]) -> str:
         """All of it as one text."""
-        return joined(self.write(keys))
+        return join_words(self.write(keys))
 
 
-def joined(words: Iterable[Written]) -> str:
+def join_words(words: Iterable[Written]) -> str:
     """Words with spaces where they belong, and lines.
 
     >>> joined([Written("Hi", False), Written("!", True), Written("¶", False), Written("Bye", False)])
@@ -116,13 +116,13 @@ def joined(words: Iterable[Written]) -> str:
     return text.strip().replace(f" {BREAK} ", "\n")
 
 
-def spaced(words: Sequence[str]) -> str:
+def space_words(words: Sequence[str]) -> str:
     """Words and marks with spaces where they belong, by rules alone.
 
     >>> spaced('the parents \\' " big - day " is on 5 , 000 lists , isn \\' t it ?'.split())
     'the parents\\' "big-day" is on 5,000 lists, isn\\'t it?'
     """
-    return joined(Spelling([]).write(words, cased=True))
+    return join_words(Spelling([]).write(words, cased=True))
 
 
 def together(words: Sequence[str], document: Spelling) -> list[bool]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from regard.common.mixing import line_keys
 from regard.common.ragged import Integers, Ragged
-from regard.files.bounds import bytes_of, parsed_json
+from regard.files.bounds import bytes_of, parse_json
 from regard.files.whole import write_whole
 from regard.text.bpe import Chunks, Dropout, Merges
 
@@ -153,7 +153,7 @@ class Subwords:
 
     @classmethod
     def from_json(cls, text: str) -> Subwords:
-        return cls.of(parsed(text))
+        return cls.of(parse_tokenizer(text))
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Subwords:
@@ -268,7 +268,7 @@ class Subwords:
         return Dropout(merges, [tuple(single[token[k : k + 1]] for k in range(len(token))) for token in self._bytes])
 
     def _checked(self, line: str) -> str:
-        checked(line)
+        check_line(line)
         return _lower(line) if self.lowercase else line
 
     def _located(self, line: str, text: str, ids: list[int]) -> Encoded:
@@ -361,11 +361,11 @@ def _blank() -> Tokenizer:
     return tokenizer
 
 
-def parsed(text: str) -> Tokenizer:
+def parse_tokenizer(text: str) -> Tokenizer:
     """A tokenizer.json as the library reads it. Parts that are not ours or BERT's may take for ever, or panic."""
     from tokenizers import Tokenizer
 
-    table = parsed_json(text)
+    table = parse_json(text)
     if isinstance(table, dict):
         for name, types in _PARTS.items():
             _check_part(name.replace("_", "-"), table.get(name), types)
@@ -414,7 +414,7 @@ def _char_bytes() -> dict[int, int]:
     return dict.fromkeys(range(256), 0xFFFF) | {ord(char): byte for byte, char in _byte_chars().items()}
 
 
-def checked(line: str) -> str:
+def check_line(line: str) -> str:
     """The line, if it is text."""
     if not isinstance(line, str):
         raise TypeError(f"expected a line of text, got {type(line).__name__}")

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.files.bounds import bytes_of, parsed_json
+from regard.files.bounds import bytes_of, parse_json
 from regard.files.whole import write_whole
 from regard.text.bpe import Chunks
-from regard.text.recasing import spaced
-from regard.text.subwords import MOST, Encoded, Subwords, checked, fingerprint, parsed, word_numbers
+from regard.text.recasing import space_words
+from regard.text.subwords import MOST, Encoded, Subwords, check_line, fingerprint, parse_tokenizer, word_numbers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -97,7 +97,7 @@ class WordPiece:
 
     @classmethod
     def from_json(cls, text: str) -> WordPiece:
-        return cls(parsed(text))
+        return cls(parse_tokenizer(text))
 
     def knowing(self, character: str) -> WordPiece:
         """The same, with a token for this character: in a vocabulary without it, one of those named [unused…]."""
@@ -137,13 +137,13 @@ class WordPiece:
 
     def encode_batch(self, lines: Sequence[str]) -> list[Encoded]:
         """``encode`` for many lines."""
-        lines = [checked(line) for line in lines]
+        lines = [check_line(line) for line in lines]
         found = self._tokenizer.encode_batch(lines, add_special_tokens=False)
         return [self._located(line, row) for line, row in zip(lines, found, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens, as far as they tell: case, accents and spaces may be lost."""
-        return spaced([word for word, _ in self.words(ids)])
+        return space_words([word for word, _ in self.words(ids)])
 
     def words(self, ids: Iterable[int]) -> list[tuple[str, list[int]]]:
         """Words and marks of tokens, silent ones left out, each with the places of the tokens that it is made of."""
@@ -168,7 +168,7 @@ class WordPiece:
         """An empty table of words and marks, to encode a corpus with."""
         split, cut = self._tokenizer.pre_tokenizer.pre_tokenize_str, self._tokenizer.model.tokenize
         return Chunks(
-            lambda line: [piece for piece, _ in split(self.key(checked(line)))],
+            lambda line: [piece for piece, _ in split(self.key(check_line(line)))],
             lambda piece: [token.id for token in cut(piece)],
             [0] * len(self),  # nothing is merged: a word may be as long as it is
         )
@@ -183,7 +183,7 @@ def _lowers(path: Path) -> bool:
     """Is text lower-cased, by what Hugging Face's tokenizers say of themselves? BERT's first ones say nothing."""
     if not path.exists():
         return True
-    about = parsed_json(bytes_of(path, 1 << 20))
+    about = parse_json(bytes_of(path, 1 << 20))
     lowers = about.get("do_lower_case", True) if isinstance(about, dict) else None
     if not isinstance(lowers, bool):
         raise ValueError(f"{path.name}: expected do_lower_case to be true or false")
@@ -198,7 +198,7 @@ def load_subwords(path: str | os.PathLike[str]) -> Cutter:
     """The subwords of a tokenizer.json, of either kind."""
     data = bytes_of(path, MOST)
     try:
-        tokenizer = parsed(data.decode())
+        tokenizer = parse_tokenizer(data.decode())
         return WordPiece(tokenizer) if is_wordpiece(tokenizer) else Subwords.of(tokenizer)
     except ValueError as error:
         raise ValueError(f"{path}: not a usable tokenizer.json: {error}") from error

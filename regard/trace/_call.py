@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attention.call import lowered, select_rows
+from regard.attention.call import observation_of, select_rows
 from regard.attention.plan import choose
 from regard.kernels import blockwise, reference
 from regard.score import PerHead, Score, Sum
@@ -75,7 +75,7 @@ def _told(value: Tensor | float | str | None) -> str:
     """A few numbers as they are, many by their shape and range."""
     if not isinstance(value, Tensor):
         return f"{value:.1e}" if isinstance(value, float) else str(value)
-    return reference.told(value)
+    return reference.describe_tensor(value)
 
 
 @dataclass
@@ -334,10 +334,10 @@ class Call:
         q, k = self.q[item, head][None, None], self.k[item, shared][None, None]
         with torch.no_grad():
             if isinstance(own.offset, int) and own.key_positions is None:
-                seen = lowered(q, k, own.v, score=score, mask=own.mask, offset=own.offset)
+                seen = observation_of(q, k, own.v, score=score, mask=own.mask, offset=own.offset)
             else:
                 places = own.positions(), own.key_positions
-                seen = lowered(q, k, own.v, score=score, mask=own.mask, positions=places)
+                seen = observation_of(q, k, own.v, score=score, mask=own.mask, positions=places)
         return seen.problems[0]
 
     def _compared(self, head: int, item: int, query: int, context: Tensor) -> tuple[Tensor | None, float | None]:

@@ -18,7 +18,7 @@ from regard.mask.own import unknown
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call
 from regard.trace._trace import Trace
-from regard.trace._validate import check_call, check_numbers, made
+from regard.trace._validate import check_call, check_numbers, make_part
 
 VERSION = 1
 TYPES: dict[str, type] = {t.__name__: t for t in (Problem, Terms, DotTerm, TanhTerm, OffsetTerm, BiasTerm, KeyTerm)}
@@ -126,4 +126,4 @@ def _unpack(x: Any, tensors: dict[str, Tensor]) -> Any:
     values = {name: _unpack(value, tensors) for name, value in x["fields"].items()}
     if isinstance(values.get("offset"), Tensor):
         values["offset"] = values["offset"].view(len(values["offset"]), -1)  # earlier files have one per item, [B]
-    return made(TYPES[x["type"]], values)
+    return make_part(TYPES[x["type"]], values)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attention.call import Observation, lowered
+from regard.attention.call import Observation, observation_of
 from regard.mask import Causal, Mask
 from regard.score import Bias, Dot, Score, Softcap
 from regard.trace._masks import additive, compact
@@ -33,7 +33,7 @@ class _Configured(NamedTuple):
 
 
 @contextmanager
-def watched(model: nn.Module, watch: Watch) -> Iterator[None]:
+def watch_transformers(model: nn.Module, watch: Watch) -> Iterator[None]:
     """Inside, ``watch`` receives every attention call of the transformers models in ``model``."""
     found = _configs(model) if "transformers" in sys.modules else []
     if not found:
@@ -124,4 +124,4 @@ def _seen(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs:
             shown, offset = compact(mask)
         else:
             score, shown, offset = additive(score, mask.to(q.dtype))
-    return lowered(q, k, v, score=score, mask=shown, offset=offset, sink=kwargs.get("s_aux"))
+    return observation_of(q, k, v, score=score, mask=shown, offset=offset, sink=kwargs.get("s_aux"))

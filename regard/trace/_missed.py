@@ -23,7 +23,7 @@ UNKNOWN = "calls nothing that can be seen"
 LISTED = 3
 
 
-def unseen(ran: Mapping[str, type[nn.Module]], seen: Iterable[str]) -> dict[str, str]:
+def missed(ran: Mapping[str, type[nn.Module]], seen: Iterable[str]) -> dict[str, str]:
     """{path: what it does} of modules that ran and look like attention, but recorded nothing in, at or around them.
 
     ``ran`` has the modules that ran, by path. Of nested modules the innermost is listed. Modules that are attention by
@@ -38,7 +38,7 @@ def unseen(ran: Mapping[str, type[nn.Module]], seen: Iterable[str]) -> dict[str,
     return {name: how for name, how in found.items() if not any(_inside(other, name) for other in found)}
 
 
-def told(found: Mapping[str, str], ran: Mapping[str, type[nn.Module]]) -> str:
+def explain(found: Mapping[str, str], ran: Mapping[str, type[nn.Module]]) -> str:
     """In words, modules of one class together."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, how in found.items():

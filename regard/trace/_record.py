@@ -21,10 +21,10 @@ from regard.attention.plan import choose
 from regard.score import PerHead
 from regard.score.terms import Keys, Problem, plain
 from regard.trace._call import Call, describe
-from regard.trace._huggingface import watched
-from regard.trace._torch import batched, is_usual, read
+from regard.trace._huggingface import watch_transformers
+from regard.trace._torch import batch_first, is_usual, read
 from regard.trace._trace import Trace
-from regard.trace._walk import mapped
+from regard.trace._walk import map_tensors
 
 OUTPUTS = ("out_proj", "o_proj", "c_proj", "wo", "dense")  # what output projections are called
 
@@ -124,7 +124,7 @@ class _Recorder:
             after.callback(OBSERVER.reset, token)
             if self.model is not None:
                 self._hook(self.model, after)
-                after.enter_context(watched(self.model, self._watch))
+                after.enter_context(watch_transformers(self.model, self._watch))
             yield
 
     def _hook(self, model: nn.Module, after: ExitStack) -> None:
@@ -190,7 +190,7 @@ class _Recorder:
         with torch.no_grad():
             call = read(module, frame.args, frame.kwargs)
         self.met.add(frame.name)
-        whole = batched(shown, module)
+        whole = batch_first(shown, module)
         if self.trace is not None:
             kept = self._call(frame, call.seen, None, "cross" if call.cross else "self")
             if self.inputs:
@@ -233,7 +233,7 @@ class _Recorder:
                 known[key] = self._copy(x)
             return known[key]
 
-        problems: tuple[Problem, ...] = mapped(tuple(_bare(p, self.values) for p in seen.problems), copy)
+        problems: tuple[Problem, ...] = map_tensors(tuple(_bare(p, self.values) for p in seen.problems), copy)
         parts = seen.score.scores if isinstance(seen.score, PerHead) else [seen.score]
         call = Call(frame.name if frame else "", kind, problems, tuple(describe(part) for part in parts))
         call.q = copy(self._flat(seen.q, seen))

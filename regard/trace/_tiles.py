@@ -45,7 +45,7 @@ class Cells:
         return every.flatten()
 
 
-def pooled(
+def pool_tile(
     read: TileReader,
     like: Tensor,
     rows: tuple[int, int] | None,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.call import Observation, lowered
+from regard.attention.call import Observation, observation_of
 from regard.mask import Dense, Mask
 from regard.score import Dot, Score
 from regard.trace._masks import additive, compact
@@ -40,7 +40,7 @@ def read(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str,
     given = _SIGNATURE.bind(module, *args, **kwargs).arguments
     query, key, value = (given[name] for name in ("query", "key", "value"))
     cross = key is not query and not (key.shape == query.shape and torch.equal(key, query))
-    query, key, value = (batched(x, module) for x in (query, key, value))
+    query, key, value = (batch_first(x, module) for x in (query, key, value))
     q, k, v = _project(module, query, key, value)
     if module.bias_k is not None and module.bias_v is not None:
         k, v = (torch.cat((x, b.expand(len(x), -1, -1)), 1) for x, b in ((k, module.bias_k), (v, module.bias_v)))
@@ -48,10 +48,10 @@ def read(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str,
     if module.add_zero_attn:
         k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
     score, mask, offset = _masked(given.get("attn_mask"), given.get("key_padding_mask"), q, k)
-    return Multihead(lowered(q, k, v, score=score, mask=mask, offset=offset), query, key, cross)
+    return Multihead(observation_of(q, k, v, score=score, mask=mask, offset=offset), query, key, cross)
 
 
-def batched(x: Tensor, module: nn.MultiheadAttention) -> Tensor:
+def batch_first(x: Tensor, module: nn.MultiheadAttention) -> Tensor:
     """[N, L, E], whichever way the module takes it."""
     if x.ndim == 2:
         return x[None]

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.attention.call import OBSERVER, lowered
+from regard.attention.call import OBSERVER, observation_of
 from regard.attention.positions import Positions
 from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
-from regard.trace._missed import SEEN, told, unseen
-from regard.trace._tiles import pooled
+from regard.trace._missed import SEEN, explain, missed
+from regard.trace._tiles import pool_tile
 from regard.trace._towers import towers
-from regard.trace._walk import mapped
+from regard.trace._walk import map_tensors
 
 KINDS = ("self", "decoder", "cross")
 BORROWED = ("projection", "bias")  # the model's own parameters, not copies
@@ -74,7 +74,7 @@ class Trace:
             observer = OBSERVER.get()
             assert observer is not None
             how = Dot() if score is None else score
-            seen = lowered(q, k, v, score=how, mask=mask, offset=offset, positions=positions)
+            seen = observation_of(q, k, v, score=how, mask=mask, offset=offset, positions=positions)
             observer(seen, v.new_zeros(*seen.batch, *q.shape[-3:-1], v.shape[-1]))
         trace.recorded[0].out = None
         return trace
@@ -82,19 +82,19 @@ class Trace:
     def __repr__(self) -> str:
         parts = [f"{kind}: {count} layers × {self.shape(0, kind=kind)[1]} heads" for kind, count in self.kinds.items()]
         shown = f"<Trace {', '.join(parts) or 'of nothing'}; {len(self.recorded)} calls>"
-        return f"{shown}\n{told(found, self.ran)}" if (found := self.unseen) else shown
+        return f"{shown}\n{explain(found, self.ran)}" if (found := self.unseen) else shown
 
     @property
     def unseen(self) -> dict[str, str]:
         """Modules that look like attention, by path, of which nothing was seen; and what they do instead."""
-        return unseen(self.ran, (call.name for call in self.recorded))
+        return missed(self.ran, (call.name for call in self.recorded))
 
     def why_empty(self) -> str:
         """Why there is nothing, where there is nothing."""
         if not self.ran:
             return "was the model called inside the with block?"
         found = self.unseen
-        return told(found, self.ran) if found else f"nothing that looks like attention ran; {SEEN}"
+        return explain(found, self.ran) if found else f"nothing that looks like attention ran; {SEEN}"
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +106,7 @@ class Trace:
             return x
 
         for call in self.recorded:
-            mapped(tuple(getattr(call, each.name) for each in fields(call) if each.name not in BORROWED), count)
+            map_tensors(tuple(getattr(call, each.name) for each in fields(call) if each.name not in BORROWED), count)
         return sum(storages.values())
 
     def add(self, call: Call) -> None:
@@ -384,7 +384,7 @@ class Trace:
             for c, few in self._pieces(layer, kind, call, some):
                 yield c.mean_weights(several, item, few, columns)
 
-        return pooled(read, like, rows, cols, size, pool, samples).cpu()
+        return pool_tile(read, like, rows, cols, size, pool, samples).cpu()
 
     # --- without a head ---
 

@@ -33,7 +33,7 @@ PROBLEM = {"v": "B.SD", "offset": "bl", "key_positions": "bS", "sink": ".h", "ba
 WHOLE = ("offset", "key_positions", "bad_keys", "bad_rows")  # no real numbers
 
 
-def made(cls: type, values: Mapping[str, Any]) -> Any:
+def make_part(cls: type, values: Mapping[str, Any]) -> Any:
     """A part of a problem, if its fields are of the types that they are declared as."""
     check(values, _hints(cls))
     return cls(**values)

@@ -54,7 +54,7 @@ class Lines:
             self._tell(f"{update}/{self.updates}{self.left}")
 
     def step(self, update: int, numbers: Mapping[str, float]) -> None:
-        self._tell(f"{update}/{self.updates}  {shown(numbers)}{self.left}")
+        self._tell(f"{update}/{self.updates}  {format_numbers(numbers)}{self.left}")
 
     def _tell(self, line: str) -> None:
         self.said = self.now()
@@ -89,7 +89,7 @@ class Bar:
         self.bar.update(self.task, completed=update, left=told)
 
     def step(self, update: int, numbers: Mapping[str, float]) -> None:
-        self.bar.update(self.task, completed=update, numbers=shown(numbers))
+        self.bar.update(self.task, completed=update, numbers=format_numbers(numbers))
 
     def say(self, message: str) -> None:
         if hasattr(self, "bar"):
@@ -160,7 +160,7 @@ def progress() -> Progress:
     return Lines()
 
 
-def shown(numbers: Mapping[str, float]) -> str:
+def format_numbers(numbers: Mapping[str, float]) -> str:
     """
     >>> shown({"loss": 2.34567, "tokens_per_s": 123456.7})
     'loss 2.346  tokens/s 123,457'

@@ -11,7 +11,7 @@ import torch
 import toy
 
 from regard.data import Files, Pairs, read
-from regard.data.heldout import chosen, default, hold_out, key
+from regard.data.heldout import choose, default, hold_out, key
 from regard.files.toml import read_toml
 from regard.tasks.base.settings import Data, Settings
 from regard.tasks.qa.train import Data as Questions
@@ -64,7 +64,7 @@ def test_training_is_not_emptied_where_all_share_a_sentence():
     pairs = [(f"question {i}", ("yes", "no")[i % 2]) for i in range(1000)]
     split = hold_out([Pairs(pairs)])
     assert both(split) == (pairs, []) and not split.told
-    valid, gone = chosen(np.array([[key(text) for text in pair] for pair in pairs], np.uint64), 50)
+    valid, gone = choose(np.array([[key(text) for text in pair] for pair in pairs], np.uint64), 50)
     assert not valid.any() and not gone.any()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from regard.data import Report
 from regard.data.questions import Question, read_questions
-from regard.evaluate.squad import exact_match, f1, normalized, quality
+from regard.evaluate.squad import exact_match, f1, normalize, quality
 
 # --- marks: worked out by hand after the rules of SQuAD's evaluation script ---
 
@@ -48,7 +48,7 @@ def test_the_best_reference_counts_and_none_is_the_empty_answer():
     assert found.exact == 50 and found.f1 == 50 and found.questions == 4
     assert quality(["Denver Broncos"], [["Denver", "Broncos of Denver"]]).f1 == pytest.approx(80.0)
     assert quality(["right"], [["the", "right"]]) == (100, 100, 1)
-    assert normalized("The  A-Team's an “apple” ") == "ateams “apple”"
+    assert normalize("The  A-Team's an “apple” ") == "ateams “apple”"
     with pytest.raises(ValueError, match="expected an answer to each of 2 questions, got 1"):
         quality(["a"], [["a"], ["b"]])
 

@@ -19,7 +19,7 @@ from regard.explorer import page
 from regard.explorer.answers import Answers
 from regard.explorer.http import api, shapes
 from regard.explorer.http.limits import ServiceLimits
-from regard.explorer.http.schema import CHECKED, TOLD, Invalid, checked, from_text
+from regard.explorer.http.schema import CHECKED, TOLD, Invalid, check_value, from_text
 from regard.explorer.http.security import POLICY
 from regard.explorer.scores import counterfactual, formula, terms
 
@@ -63,7 +63,7 @@ def good(answer, schema=None):
     """The JSON of an answer that keeps to the description."""
     assert answer.status == 200, answer
     known = shapes.schemas(LIMITS)
-    return answer.json if schema is None else checked(answer.json, known[schema], known=known)
+    return answer.json if schema is None else check_value(answer.json, known[schema], known=known)
 
 
 def recorded(translator, text=TEXT, target=TARGET):
@@ -654,7 +654,7 @@ def test_fuzz_from_the_description(client, traced):
 )
 def test_checker(value, schema, reason):
     with pytest.raises(Invalid, match=re.escape(reason)):
-        checked(value, schema)
+        check_value(value, schema)
 
 
 @pytest.mark.parametrize(

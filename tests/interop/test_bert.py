@@ -9,7 +9,7 @@ import torch
 from regard.interop import bert
 from regard.models import Transformer, TransformerConfig
 from regard.tasks.qa.answerer import Answerer
-from regard.tasks.qa.spans import padded
+from regard.tasks.qa.spans import pad_tokens
 from regard.text.wordpiece import WordPiece, load_subwords
 
 transformers = pytest.importorskip("transformers")
@@ -153,7 +153,7 @@ def test_a_question_answering_head_comes_along(tmp_path):
     questions, contexts = ["a b c", "d"], ["e f g h", "i j k l m n"]
     sides = [[line.ids for line in words.encode_batch(texts)] for texts in (questions, contexts)]
     with torch.no_grad():
-        got = reader(*padded(reader, *sides, multiple=8))
+        got = reader(*pad_tokens(reader, *sides, multiple=8))
         for i, (question, context) in enumerate(zip(*sides, strict=True)):
             tokens = torch.tensor([[words.bos_id, *question, words.eos_id, *context, words.eos_id]])
             kinds = torch.tensor([[0] * (len(question) + 2) + [1] * (len(context) + 1)])

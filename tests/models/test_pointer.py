@@ -206,12 +206,12 @@ def test_bfloat16_autocast_is_close_to_float32():
 
 
 def test_rows_that_fill_a_batch_count_for_nothing():
-    from regard.tasks.base.pairs import filled
+    from regard.tasks.base.pairs import fill_rows
 
     model = made()
     objective = partial(SummaryObjective(model, smoothing=0.1, rdrop=0.0).eval())
     tensors = [SOURCE, (SOURCE != PAD).sum(-1), shifted(TARGET), TARGET]
-    torch.testing.assert_close(objective(*filled(tensors, 5)), objective(*tensors), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(objective(*fill_rows(tensors, 5)), objective(*tensors), rtol=1e-5, atol=1e-5)
 
 
 def test_no_run_comes_twice():

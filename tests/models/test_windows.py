@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from regard.models import PointerConfig, PointerTransformer
 from regard.models._windows import Windows
 from regard.tasks.base.pretrained import alone, take_over
-from regard.tasks.summarization.train import taken_over
+from regard.tasks.summarization.train import encoder_settings
 
 POSITIONS, ROOM, STRIDE, MARGIN = 16, 14, 7, 3
 
@@ -20,7 +20,7 @@ def models():
     """A pointer with an encoder of 16 positions, and that encoder alone, in float64."""
     encoder = berts.encoder(positions=POSITIONS).double()
     ids = {name: getattr(encoder.config, name) for name in ("vocab_size", "pad_id", "bos_id", "eos_id")}
-    pointer = PointerTransformer(PointerConfig(**taken_over(encoder), **ids)).double().eval()
+    pointer = PointerTransformer(PointerConfig(**encoder_settings(encoder), **ids)).double().eval()
     take_over(pointer, encoder)
     return pointer, encoder
 

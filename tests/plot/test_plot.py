@@ -252,7 +252,7 @@ def test_a_sentence_read_from_the_right_runs_from_the_right():
     def places(words):
         figure = plot.arcs(weights(7, 7), words, query=0)
         found = {t.get_text(): t.get_position()[0] for t in figure.axes[0].texts}
-        return [found[_text.ordered(word)] for word in words]
+        return [found[_text.visual_order(word)] for word in words]
 
     assert places(ENGLISH) == sorted(places(ENGLISH))
     assert places(HEBREW) == sorted(places(HEBREW), reverse=True)
@@ -441,7 +441,7 @@ def test_formulas_in_tokens_reach_the_file_as_text(tmp_path):
     ],
 )
 def test_nothing_invisible_is_drawn(token, label):
-    assert _text.shown(token) == label
+    assert _text.label_of(token) == label
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import Tensor
 import regard
 from regard.mask import Causal
 from regard.score import Score
-from regard.score._tensors import grouped
+from regard.score._tensors import repeat_heads
 from regard.score.terms import BiasTerm, DotTerm, Keys, KeyTerm, Queries
 
 
@@ -18,7 +18,7 @@ class Gaussian(Score):
     key_tensors = 2
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        k = grouped(k, q)
+        k = repeat_heads(k, q)
         return -0.5 * (q[..., :, None, :] - k[..., None, :, :]).square().sum(-1)
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:

@@ -22,7 +22,7 @@ import regard.tasks.translation.train
 import regard.testing.grammar
 import regard.text
 import regard.train
-from regard.common.start import starting
+from regard.common.start import quick_start
 
 ROOT = Path(regard.__file__).parent
 
@@ -430,12 +430,12 @@ def test_help_and_wrong_usage_do_without_torch(arguments):
 def test_garbage_is_collected_again_after_the_start():
     gc.collect()
     frozen = gc.get_freeze_count()
-    with starting():
+    with quick_start():
         assert not gc.isenabled()
     assert gc.isenabled() and gc.get_freeze_count() == frozen  # this process is the tests', and not a command's
     gc.disable()
     try:
-        with starting():
+        with quick_start():
             pass
         assert not gc.isenabled()
     finally:

@@ -11,7 +11,7 @@ from regard.mask import Causal, Dense, Documents, Lengths, Mask, Window
 from regard.mask.own import bind
 from regard.mask.shape import Shape
 from regard.score import Additive, ALiBi, Dot, Function, PerHead, Rotary, Score, Softcap
-from regard.score._tensors import distances, grouped
+from regard.score._tensors import distances, repeat_heads
 
 SIZES = Sizes(batch=(2, 3), queries=9, keys=11)
 BACKENDS = ["auto", "blockwise", "reference"]
@@ -46,7 +46,7 @@ class Learned(Score):
         self.outside = outside
 
     def forward(self, q, k, offset=0):
-        e = q @ self.W @ grouped(k, q).mT * self.outside.exp()
+        e = q @ self.W @ repeat_heads(k, q).mT * self.outside.exp()
         far = distances(q, k.shape[-2], offset).abs().to(q.dtype)
         return e - 0.1 * far * self.outside[:1] - k.square().mean()
 
@@ -186,7 +186,7 @@ def test_a_subclass_of_a_score_with_another_forward_inherits_no_lowering(made):
     q, k, v = tensors(SIZES, grad=True)
     out = agree("auto", (q, k, v), score=made, mask=Causal(), offset=3)
     dense = made(q, k, 3).masked_fill(~Causal().dense(9, 11, offset=3), -torch.inf)
-    torch.testing.assert_close(out, dense.softmax(-1) @ grouped(v, q))
+    torch.testing.assert_close(out, dense.softmax(-1) @ repeat_heads(v, q))
     with pytest.raises(ValueError, match="Softcap wraps pair-shaped scores"):
         Softcap(made, 2.0)
 
@@ -309,7 +309,7 @@ def test_the_formula_must_fit_a_few_queries():
             self.table = torch.randn(9, 11, dtype=torch.float64)
 
         def forward(self, q, k, offset=0):
-            return q @ grouped(k, q).mT + self.table
+            return q @ repeat_heads(k, q).mT + self.table
 
     q, k, v = tensors(SIZES)
     with pytest.raises(
@@ -322,7 +322,7 @@ def test_the_formula_must_fit_a_few_queries():
             q,
             k,
             v,
-            score=type("Counts", (Score,), {"forward": lambda s, q, k, offset: (q @ grouped(k, q).mT).long()})(),
+            score=type("Counts", (Score,), {"forward": lambda s, q, k, offset: (q @ repeat_heads(k, q).mT).long()})(),
         )
 
 

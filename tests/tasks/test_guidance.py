@@ -17,7 +17,7 @@ from regard.files.toml import read_toml
 from regard.models import RNNConfig, RNNSeq2Seq, Transformer, TransformerConfig
 from regard.models.folder import make_model
 from regard.score import Additive, Dot, Location, PerHead, Relative, Rotary
-from regard.tasks.base.pairs import filled
+from regard.tasks.base.pairs import fill_rows
 from regard.tasks.base.settings import Data, Fitted, Settings, Training
 from regard.tasks.translation.guidance import Guide, WordLinks, guided_loss
 from regard.tasks.translation.train import TranslationObjective, TranslationTask
@@ -187,7 +187,7 @@ def test_a_rank_without_pairs_and_rows_filled_up_have_no_links():
     idle = [share[k] for share in shares for k in range(len(share)) if bool((share[k].target_out == PAD).all())]
     assert idle and not any(links.of(batch).any() for batch in idle)
     batch = shares[0][0]
-    more = filled([batch.source, batch.source_lengths, batch.target_in, batch.target_out, links.of(batch)], 4)
+    more = fill_rows([batch.source, batch.source_lengths, batch.target_in, batch.target_out, links.of(batch)], 4)
     assert more[4].shape[0] == 4 and more[4][0].any() and not more[4][1:].any()
 
 
@@ -218,7 +218,7 @@ def test_a_step_has_links_and_rows_filled_up_count_for_nothing(kind):
     step = next(task.steps(Position(), CPU))
     assert len(step.tensors) == 5 and step.tensors[4].dtype == torch.bool
     sums = task.objective(*step.tensors)
-    more = filled(step.tensors, len(step.tensors[0]) + 5)
+    more = fill_rows(step.tensors, len(step.tensors[0]) + 5)
     torch.testing.assert_close(task.objective(*more), sums, rtol=1e-5, atol=1e-4)
     sums[0].backward()
     assert all(torch.isfinite(p.grad).all() for p in task.model.parameters() if p.grad is not None)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from training import main
 
 import regard
-from regard.cli._console import read_aloud
+from regard.cli._console import draw_answer
 from regard.evaluate.squad import quality
 from regard.models import Reader, ReaderConfig
 from regard.models import reader as reader_module
@@ -173,7 +173,7 @@ def test_words_that_the_model_does_not_see_have_their_place_in_the_attention():
     found = answerer.answer(context, "\u200b what \u200b", attention=True)
     assert found.attention.shape == (3, 5)
     assert found.attention[:, [1, 4]].abs().max() == 0 and found.attention[0].sum() == 0
-    assert any("has" in line for line in read_aloud(context, found))
+    assert any("has" in line for line in draw_answer(context, found))
 
 
 def ids(subwords):
@@ -288,16 +288,16 @@ def test_a_drawn_answer_fits_the_terminal_in_any_script():
     context = "東京は日本の首都です。" * 30 + "卵はボブにあります。" + "京都は古い都です。" * 200
     start = context.index("ボブ")
     found = Answer("ボブ", start, start + 2, 0.9, 0.1, attention=torch.ones(2, 1))
-    drawn = read_aloud(context, found, width=40)
+    drawn = draw_answer(context, found, width=40)
     assert "[ボブ]" in "".join(drawn[1::2]).replace(" ", "")
     assert max(map(width, drawn)) <= 40 and len(drawn) < 100  # what is far is not drawn
     for above, below in zip(drawn[1:-1:2], drawn[2:-1:2], strict=True):
         assert width(above) == width(below)
     found = Answer("ein Ei", 7, 13, 0.9, 0.1, attention=torch.tensor([[0.1, 0.7, 0.2, 0.0]]))
-    assert read_aloud("Bo hat ein Ei.", found, width=80)[1] == "Bo hat [ein Ei]."
+    assert draw_answer("Bo hat ein Ei.", found, width=80)[1] == "Bo hat [ein Ei]."
     spelled = "👩\u200d🚀 می\u200cخواهم \x1b[2J"  # with joiners; the last would clear the screen
     found = Answer(spelled[4:12], 4, 12, 0.9, 0.1, attention=torch.ones(1, 3))
-    assert read_aloud(spelled, found)[1] == "👩\u200d🚀 [می\u200cخواهم] �[2J"
+    assert draw_answer(spelled, found)[1] == "👩\u200d🚀 [می\u200cخواهم] �[2J"
 
 
 def test_no_question_at_all_is_told(run, folder, text):

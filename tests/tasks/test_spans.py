@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.decode import NoProbabilities
 from regard.models import Reader, ReaderConfig
-from regard.tasks.qa.spans import WindowSize, owners, padded, read, windows
+from regard.tasks.qa.spans import WindowSize, owners, pad_tokens, read, windows
 
 SCORES = ["trilinear", "dot", "additive", "general", "bilinear", "cosine", "relative", "location"]
 
@@ -143,10 +143,10 @@ def test_padding_changes_nothing(make):
     model = make()
     questions, contexts = [[5, 6, 7], [8]], [[9, 10, 11, 12], [13, 14, 15, 16, 17, 18]]
     with torch.no_grad():
-        both = model(*padded(model, questions, contexts, multiple=8))
+        both = model(*pad_tokens(model, questions, contexts, multiple=8))
         assert both.shape == (2, 2, 9)
         for i in range(2):
-            alone = model(*padded(model, questions[i : i + 1], contexts[i : i + 1]))[0]
+            alone = model(*pad_tokens(model, questions[i : i + 1], contexts[i : i + 1]))[0]
             size = 1 + len(contexts[i])
             assert (both[i, :, :size] - alone[:, :size]).abs().max() < 1e-12
             assert (
@@ -163,21 +163,21 @@ def test_a_joint_reader_reads_one_text():
     with torch.no_grad():
         states = model.encoder.encode(tokens, segments=kinds).states
         expected = model.output(states)[0, [0, 5, 6, 7, 8]].T
-        got = model(*padded(model, [question], [context], multiple=16))[0, :, :5]
+        got = model(*pad_tokens(model, [question], [context], multiple=16))[0, :, :5]
     assert (got - expected).abs().max() < 1e-12
     with pytest.raises(ValueError, match="there are 64 positions, got 66 tokens: cut the context"):
-        model(*padded(model, [[5] * 3], [[6] * 60]))
+        model(*pad_tokens(model, [[5] * 3], [[6] * 60]))
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_any_score_is_a_similarity(score):
     model = reader(cross_score=score)
-    tensors = padded(model, [[5, 6, 7], [8, 5]], [[9, 10, 11], [5, 14, 15]])
+    tensors = pad_tokens(model, [[5, 6, 7], [8, 5]], [[9, 10, 11], [5, 14, 15]])
     logits = model(*tensors)
     logits[logits.isfinite()].sum().backward()
     for part in (model.flow.to_question, model.flow.to_context):
         assert all(p.grad is not None for p in part.parameters())
-    other = model(padded(model, [[8, 6, 7], [8, 5]], [[9], [5]])[0], tensors[1])
+    other = model(pad_tokens(model, [[8, 6, 7], [8, 5]], [[9], [5]])[0], tensors[1])
     assert (logits - other)[0].isfinite().any() and (logits[0, :, :4] - other[0, :, :4]).abs().max() > 1e-6
     assert (logits[1, :, :4] - other[1, :, :4]).abs().max() < 1e-12
 
@@ -186,13 +186,13 @@ def test_any_score_is_a_similarity(score):
 def test_attention_is_a_distribution_over_the_context(make):
     model = make()
     questions, contexts = [[5, 6, 7], [8]], [[9, 10, 11, 12], [13, 14]]
-    weights = model.attention(*padded(model, questions, contexts))
+    weights = model.attention(*pad_tokens(model, questions, contexts))
     assert weights.shape == (2, 5, 5)
     for i, (question, context) in enumerate(zip(questions, contexts, strict=True)):
         inside = weights[i, : len(question) + 2]
         assert (inside.sum(-1) - 1).abs().max() < 1e-6 and (inside[:, len(context) :] == 0).all()
         assert (inside[:, : len(context)] > 0).all()
-    alone = model.attention(*padded(model, questions[1:], contexts[1:]))
+    alone = model.attention(*pad_tokens(model, questions[1:], contexts[1:]))
     assert (weights[1, :3, :2] - alone[0, :3, :2]).abs().max() < 1e-6
 
 

@@ -9,7 +9,7 @@ import torch
 from largest import Largest
 
 import regard
-from regard.cli._console import sources_drawn, summary_pictured
+from regard.cli._console import draw_sources, plot_summary
 from regard.cli._parser import Parser
 from regard.cli.summarize import SEARCH, summarize
 from regard.data.documents import flat
@@ -166,7 +166,7 @@ def test_a_narrow_terminal_gets_narrow_lines(monkeypatch, summarizer):
     (output,) = summarizer.outputs([CHAT])
     for terminal, most in ((40, 40), (300, 100)):
         monkeypatch.setenv("COLUMNS", str(terminal))
-        drawn = sources_drawn(output.summaries[0])
+        drawn = draw_sources(output.summaries[0])
         assert most - 20 < max(map(len, drawn)) <= most
 
 
@@ -175,7 +175,7 @@ def test_a_drawn_document_fits_the_terminal_in_any_script(monkeypatch, summarize
     summary = output.summaries[0]
     chinese = tuple(word._replace(text="東京都" * 30) for word in summary.source)
     monkeypatch.setenv("COLUMNS", "31")
-    drawn = sources_drawn(dataclasses.replace(summary, source=chinese))
+    drawn = draw_sources(dataclasses.replace(summary, source=chinese))
     assert max(map(width, drawn[:-2])) <= 31  # but the legend
     assert sum(line.count("東") for line in drawn) == 30 * len(chinese)
 
@@ -240,7 +240,7 @@ def test_a_figure_of_the_first_summary(run, folder, tmp_path):
 
 
 def test_of_a_summary_without_words_there_is_no_figure(tmp_path, capsys):
-    summary_pictured(tmp_path / "s.svg", Summary("", (), (), (), torch.zeros(0, 3), (), 0.0, 0.0))
+    plot_summary(tmp_path / "s.svg", Summary("", (), (), (), torch.zeros(0, 3), (), 0.0, 0.0))
     assert "s.svg: not drawn, the first summary has no words" in capsys.readouterr().err
     assert not (tmp_path / "s.svg").exists()
 

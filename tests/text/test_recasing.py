@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.text.recasing import Spelling, Written, joined, spaced
+from regard.text.recasing import Spelling, Written, join_words, space_words
 
 CHAT = (
     "Amanda: I'm at Café Lux at 8:30! Larry called. ¶ Mary Ann: Are you ok? LOOK at gmail.com, I <3 it ¶ "
@@ -31,7 +31,7 @@ def chat():
     ],
 )
 def test_spaces_are_where_people_put_them(tokens, text):
-    assert spaced(tokens.split()) == text
+    assert space_words(tokens.split()) == text
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_a_copied_word_has_the_letters_of_its_place():
 
 def test_what_has_its_letters_keeps_them(chat):
     written = chat.write(["bob", "'", "s", "House", "."], cased=True)
-    assert joined(written) == "bob's House." and written[1] == Written("'", True)
+    assert join_words(written) == "bob's House." and written[1] == Written("'", True)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regard.tasks.translation.output import Translation, in_blocks, joined
+from regard.tasks.translation.output import Translation, in_blocks, join_segments
 from regard.text import Encoded
 from regard.text.graphemes import border
 from regard.text.segments import Joint, gap, segments, sentences
@@ -59,7 +59,9 @@ def test_what_is_kept_is_not_cut():
 def test_a_cut_word_is_one_again():
     found = segments("antidisestablishment of it", bytes_of, 12)
     assert [one.joint for one in found] == [Joint(), Joint(spaced=False, gap=""), Joint()]
-    whole = joined([Translation(text, -1.0, -2.0) for text in ("anti", "dis", "de ça")], [one.joint for one in found])
+    whole = join_segments(
+        [Translation(text, -1.0, -2.0) for text in ("anti", "dis", "de ça")], [one.joint for one in found]
+    )
     assert whole == Translation("antidis de ça", -1.0, -6.0)
     weights = [torch.tensor([[1.0]]), torch.tensor([[3.0]]), torch.tensor([[5.0, 6.0]])]
     blocks = in_blocks(weights, [(True, True), (False, False), (True, True)])

@@ -11,7 +11,7 @@ from torch import nn
 import regard
 from regard.explorer.answers import Answers
 from regard.explorer.http.limits import ServiceLimits
-from regard.explorer.http.schema import checked
+from regard.explorer.http.schema import check_value
 from regard.explorer.http.shapes import ref, schemas
 
 ROUNDED = 1e-6  # models in float64, but transformers' eager softmax is rounded to float32
@@ -515,7 +515,7 @@ def test_two_towers_are_two_of_the_page_s_kinds(towers, tmp_path):
     tokens = {name: [token["text"] for token in side["tokens"]] for name, side in told["sides"].items()}
     assert tokens == {"text_model": words, "vision_model": list("01234")}
     assert told["source"] == told["target"] == {"text": "", "tokens": [], "words": []}
-    checked({**told, "id": "x"}, ref("Trace"), known=schemas(ServiceLimits()))
+    check_value({**told, "id": "x"}, ref("Trace"), known=schemas(ServiceLimits()))
     where = {"layer": 1, "head": "1", "query": 2, "kind": "text_model self"}
     row = answers.row(**where, measure="weights")["values"]
     close(torch.tensor(row).double(), own["text_model self"][1][0, 1, 2], ROUNDED)

@@ -655,11 +655,11 @@ def test_the_next_epoch_is_drawn_while_this_one_is_read(monkeypatch):
 
 
 def test_rows_filled_up_count_for_nothing():
-    from regard.tasks.base.pairs import filled
+    from regard.tasks.base.pairs import fill_rows
 
     task = tiny_task(rdrop=0.0)
     step = next(task.steps(Position(), CPU))
-    more = filled(step.tensors, len(step.tensors[0]) + 5)
+    more = fill_rows(step.tensors, len(step.tensors[0]) + 5)
     assert len(more[0]) == len(step.tensors[0]) + 5
     torch.testing.assert_close(task.objective(*more), task.objective(*step.tensors), rtol=1e-5, atol=1e-4)
 

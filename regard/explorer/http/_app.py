@@ -17,11 +17,20 @@ from starlette.routing import Route
 
 from regard.explorer.answers import Answers, Tile
 from regard.explorer.http import api, shapes
-from regard.explorer.http._wire import Arguments, body, no_route, parameters, refused, to_bytes, to_json, unless_gone
+from regard.explorer.http._wire import (
+    Arguments,
+    body,
+    error_response,
+    no_route,
+    parameters,
+    to_bytes,
+    to_json,
+    unless_gone,
+)
 from regard.explorer.http.limits import ServiceLimits
 from regard.explorer.http.metrics import ServiceMetrics
 from regard.explorer.http.queue import Queue
-from regard.explorer.http.schema import Invalid, checked
+from regard.explorer.http.schema import Invalid, check_value
 from regard.explorer.http.security import App, Gate, Hosts
 from regard.explorer.models import BatchKey, Models
 from regard.explorer.page import File
@@ -62,10 +71,10 @@ def make(
                 arguments = parameters(request, operation)
                 if wanted_body is not None:
                     given = await body(request, limits, document=operation.document)
-                    arguments |= checked(given, wanted_body, where="body", known=described)
+                    arguments |= check_value(given, wanted_body, where="body", known=described)
                 return await unless_gone(request, handler(arguments))
             except Exception as error:
-                return refused(error)
+                return error_response(error)
 
         return Route(operation.path, endpoint, methods=[operation.method])
 

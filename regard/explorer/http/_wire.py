@@ -102,7 +102,7 @@ def to_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
     return Response(to_bytes(value), status, headers, media_type=api.JSON)
 
 
-def refused(error: Exception) -> Response:
+def error_response(error: Exception) -> Response:
     """An error as an answer: what the client can mend is 4xx, with the reason."""
     if isinstance(error, HTTPException):
         return to_json({"error": error.detail}, error.status_code)

@@ -1,8 +1,8 @@
 """Values checked against JSON Schema: the part of it that the service's own description uses, with clear messages.
 
->>> checked({"beam": 3}, {"type": "object", "properties": {"beam": {"type": "integer", "maximum": 8}}})
+>>> check_value({"beam": 3}, {"type": "object", "properties": {"beam": {"type": "integer", "maximum": 8}}})
 {'beam': 3}
->>> checked("x", {"type": "integer"}, where="beam")
+>>> check_value("x", {"type": "integer"}, where="beam")
 Traceback (most recent call last):
 regard.explorer.http.schema.Invalid: beam: expected an integer, got "x"
 """
@@ -30,7 +30,7 @@ class Empty(Invalid):
     """A text with nothing in it."""
 
 
-def checked(value: Any, schema: Schema, *, where: str = "value", known: Mapping[str, Schema] | None = None) -> Any:
+def check_value(value: Any, schema: Schema, *, where: str = "value", known: Mapping[str, Schema] | None = None) -> Any:
     """The value, with 3.0 made 3 where an integer is expected; raises :class:`Invalid`."""
     if "anyOf" in schema:
         if value is None:
@@ -40,13 +40,13 @@ def checked(value: Any, schema: Schema, *, where: str = "value", known: Mapping[
         schema = (known or {})[schema["$ref"].rsplit("/", 1)[1]]
     value = _typed(value, schema, where)
     if "enum" in schema and value not in schema["enum"]:
-        raise Invalid(f"{where}: expected one of {', '.join(map(str, schema['enum']))}; got {shown(value)}")
+        raise Invalid(f"{where}: expected one of {', '.join(map(str, schema['enum']))}; got {show_value(value)}")
     if isinstance(value, str):
         _check_text(value, schema, where)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         _check_number(value, schema, where)
     elif isinstance(value, list) and "items" in schema:
-        return [checked(v, schema["items"], where=f"{where}[{i}]", known=known) for i, v in enumerate(value)]
+        return [check_value(v, schema["items"], where=f"{where}[{i}]", known=known) for i, v in enumerate(value)]
     elif isinstance(value, dict):
         return _object(value, schema, where, known)
     return value
@@ -59,13 +59,13 @@ def from_text(text: str, schema: Schema, *, where: str) -> Any:
     12
     """
     if schema.get("type") != "integer":
-        return checked(text, schema, where=where)
+        return check_value(text, schema, where=where)
     if not re.fullmatch(r"-?[0-9]{1,15}", text):
-        raise Invalid(f"{where}: expected an integer, got {shown(text)}")
-    return checked(int(text), schema, where=where)
+        raise Invalid(f"{where}: expected an integer, got {show_value(text)}")
+    return check_value(int(text), schema, where=where)
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value in a message, in ASCII and cut if it is long."""
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -93,7 +93,7 @@ def _typed(value: Any, schema: Schema, where: str) -> Any:
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_TYPES[kind][1](value) for kind in kinds):
-        raise Invalid(f"{where}: expected {' or '.join(_TYPES[kind][0] for kind in kinds)}, got {shown(value)}")
+        raise Invalid(f"{where}: expected {' or '.join(_TYPES[kind][0] for kind in kinds)}, got {show_value(value)}")
     return int(value) if "integer" in kinds and isinstance(value, float) else value
 
 
@@ -109,14 +109,14 @@ def _check_text(value: str, schema: Schema, where: str) -> None:
     if len(value) < schema.get("minLength", 0):
         raise Invalid(f"{where}: expected at least {schema['minLength']} characters, got {len(value)}")
     if "pattern" in schema and not re.search(schema["pattern"], value):
-        raise Invalid(f"{where}: expected {schema.get('description', schema['pattern'])}; got {shown(value)}")
+        raise Invalid(f"{where}: expected {schema.get('description', schema['pattern'])}; got {show_value(value)}")
 
 
 def _check_number(value: float, schema: Schema, where: str) -> None:
     low, high = schema.get("minimum", -float("inf")), schema.get("maximum", float("inf"))
     if not low <= value <= high:
         expected = f"at least {low}" if high == float("inf") else f"{low} to {high}"
-        raise Invalid(f"{where}: expected {expected}, got {shown(value)}")
+        raise Invalid(f"{where}: expected {expected}, got {show_value(value)}")
 
 
 def _object(value: dict[str, Any], schema: Schema, where: str, known: Mapping[str, Schema] | None) -> dict[str, Any]:
@@ -124,9 +124,9 @@ def _object(value: dict[str, Any], schema: Schema, where: str, known: Mapping[st
     if missing := [name for name in schema.get("required", ()) if name not in value]:
         raise Invalid(f"{where}: {', '.join(missing)} is missing")
     if schema.get("additionalProperties") is False and (odd := [name for name in value if name not in fields]):
-        raise Invalid(f"{where}: unknown field {shown(odd[0])}; there are {', '.join(fields)}")
+        raise Invalid(f"{where}: unknown field {show_value(odd[0])}; there are {', '.join(fields)}")
     inner = "" if where == "body" else f"{where}."
     return {
-        name: checked(v, fields[name], where=f"{inner}{name}", known=known) if name in fields else v
+        name: check_value(v, fields[name], where=f"{inner}{name}", known=known) if name in fields else v
         for name, v in value.items()
     }

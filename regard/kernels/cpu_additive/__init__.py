@@ -171,12 +171,12 @@ class _Terms:
             return None
         whole = replace(p, bad_keys=bad_keys, bad_rows=bad_rows)
         if p.mask is None:
-            return dense.spoiled(whole, None)
+            return dense.nonfinite_rows(whole, None)
         chunks = []
         for rows in torch.arange(p.queries).split(BLOCK_Q):
             bad = None if bad_rows is None else bad_rows[:, :, rows]
             part = replace(whole, rows=rows, queries=len(rows), bad_rows=bad)
-            chunks.append(dense.spoiled(part, dense.visible(part)).expand(p.batch, p.heads, -1))
+            chunks.append(dense.nonfinite_rows(part, dense.visible(part)).expand(p.batch, p.heads, -1))
         return torch.cat(chunks, -1)
 
     def spoil(self, out: Tensor, lse: Tensor, nan_rows: Tensor | None = None, nan_keys: Tensor | None = None) -> None:

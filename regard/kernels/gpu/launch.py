@@ -77,7 +77,7 @@ def launchers(module: ModuleType) -> Any:
     return SimpleNamespace(**{name: Launcher(kernel) for name, kernel in found.items()})
 
 
-def interpreted() -> bool:
+def is_interpreted() -> bool:
     """Does Triton run its kernels in Python, for tests without a GPU?"""
     return os.environ.get("TRITON_INTERPRET") == "1"
 

@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from regard.kernels.gpu.launch import interpreted, properties
+from regard.kernels.gpu.launch import is_interpreted, properties
 from regard.kernels.gpu.masks import FURTHEST, Conditions
 from regard.score.terms import Problem
 
@@ -14,7 +14,7 @@ TRITON_MISSING = importlib.util.find_spec("triton") is None
 
 
 def refuses_device(p: Problem) -> str | None:
-    if p.device.type != "cuda" and not (interpreted() and p.device.type == "cpu"):
+    if p.device.type != "cuda" and not (is_interpreted() and p.device.type == "cpu"):
         return f"it runs on a CUDA GPU, not on {p.device.type}"
     return None
 

@@ -143,7 +143,7 @@ class PairTask(ABC):
                 if on_gpu:
                     full = self._room // ((some[0].shape[1] + some[2].shape[1]) * ranks.world)
                     eos = self.corpus.subwords.eos_id
-                    some = [t.pin_memory() for t in filled(some, full, eos)]
+                    some = [t.pin_memory() for t in fill_rows(some, full, eos)]
                 yield Step(some, epoch[k].tokens, position)
 
     @property
@@ -263,7 +263,7 @@ def tensors(batch: Batch) -> list[Tensor]:
     return [batch.source, batch.source_lengths, batch.target_in, batch.target_out]
 
 
-def filled(tensors: Sequence[Tensor], rows: int, eos_id: int = EOS) -> list[Tensor]:
+def fill_rows(tensors: Sequence[Tensor], rows: int, eos_id: int = EOS) -> list[Tensor]:
     """Up to so many rows, with sentences of nothing but </s> that no loss counts: then few shapes occur.
 
     What comes after the four is 0 there.

@@ -15,7 +15,7 @@ from regard.text.wordpiece import Cutter
 NOT_ITS = OF_SUBWORDS | {"cross_score", "decoder_score", "decoder_layers", "decoder_norm", "output_bias"}
 
 
-def pretrained(name: str) -> tuple[Transformer, Cutter]:
+def load_encoder(name: str) -> tuple[Transformer, Cutter]:
     """Encoder and subwords: of a model folder of ours, or of a BERT (see :func:`regard.interop.bert.find`)."""
     if (Path(name) / "config.toml").exists():
         loaded = open_folder(name)

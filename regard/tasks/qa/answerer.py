@@ -14,9 +14,9 @@ from regard.align.attention import by_word
 from regard.decode import named
 from regard.files.bundled import find
 from regard.tasks.base.use import open_model
-from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, AnswerSpan, Prediction, WindowSize, owners, padded, read
+from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, AnswerSpan, Prediction, WindowSize, owners, pad_tokens, read
 from regard.text.graphemes import border
-from regard.text.subwords import Encoded, checked
+from regard.text.subwords import Encoded, check_line
 from regard.text.wordpiece import Cutter
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Answerer:
         """[question words, context words], of the window that owns the span; words that have no subwords get 0."""
         wide, high = (len(text.split()) for text in pair)
         start, end = cuts[owners(cuts, len(told.ids))[span.start]]
-        tensors = padded(self.model, [asked.ids], [told.ids[start:end]])
+        tensors = pad_tokens(self.model, [asked.ids], [told.ids[start:end]])
         weights = self.model.attention(*(t.to(self.device) for t in tensors))[0, 1:-1, :-1].float().cpu()
         onto = by_word(weights, told.words[start:end], wide)  # [question tokens, context words]
         rows = by_word(onto.T, asked.words, high).T
@@ -221,7 +221,7 @@ def _odd(context: str, question: str) -> str:
     """The problem of a pair, or ""."""
     for kind, text in (("context", context), ("question", question)):
         try:
-            checked(text)
+            check_line(text)
         except ValueError as error:
             return f"the {kind} is {error}"
         if not text.strip():

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.common.ragged import Integers
-from regard.data.batches import bucketed
+from regard.data.batches import bucket_places
 from regard.decode import NoProbabilities
 
 WINDOW, STRIDE, LONGEST = 384, 128, 30  # tokens read at once; between windows; of an answer
@@ -107,7 +107,7 @@ class WindowSize(NamedTuple):
         return windows(length, room, min(self.stride, max(1, room // 2)))
 
 
-def padded(
+def pad_tokens(
     model: Any, questions: Sequence[Sequence[int]], contexts: Sequence[Sequence[int]], multiple: int = 1
 ) -> tuple[Tensor, Tensor]:
     """bos … eos and … eos, as the reader wants them, each padded to a multiple."""
@@ -145,9 +145,9 @@ def read(
     told = np.array([piece.end - piece.start + 1 for piece in pieces], np.int64)
     tokens = max(batch_tokens, int((asked + told).max(initial=0)) + 2 * multiple)
     device = next(model.parameters()).device
-    for batch in bucketed(asked, told, tokens=tokens, shuffle=False) if pieces else []:
+    for batch in bucket_places(asked, told, tokens=tokens, shuffle=False) if pieces else []:
         some = [pieces[i] for i in batch]
-        tensors = padded(
+        tensors = pad_tokens(
             model, [pairs[p.row][0] for p in some], [pairs[p.row][1][p.start : p.end] for p in some], multiple
         )
         out = model(*(t.to(device) for t in tensors)).float().cpu().double().numpy()

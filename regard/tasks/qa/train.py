@@ -22,7 +22,7 @@ from torch import Tensor
 
 from regard.common.module import Module
 from regard.data import Report
-from regard.data.batches import bucketed
+from regard.data.batches import bucket_places
 from regard.data.heldout import FEWEST, default, whole_groups
 from regard.data.questions import Question, read_questions
 from regard.evaluate.squad import quality
@@ -30,7 +30,7 @@ from regard.models.folder import make_model
 from regard.tasks.base import run
 from regard.tasks.base.card import CardText, model_card
 from regard.tasks.base.pairs import UNWATCHED, UPDATE, autocast, half
-from regard.tasks.base.pretrained import encoder_table, pretrained
+from regard.tasks.base.pretrained import encoder_table, load_encoder
 from regard.tasks.base.settings import (
     MOST_TOKENS,
     Fitted,
@@ -42,7 +42,7 @@ from regard.tasks.base.settings import (
 )
 from regard.tasks.base.settings import Settings as AnySettings
 from regard.tasks.qa.questions import Lessons, QuestionRows, texts_of
-from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, WindowSize, padded, read
+from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, WindowSize, pad_tokens, read
 from regard.text.subwords import Subwords
 from regard.text.wordpiece import Cutter, load_subwords
 from regard.train import Outcome, Position, Progress, Ranks, Step, Table
@@ -245,13 +245,13 @@ class Reading:
         room = s.tokens // s.accumulate
         while True:
             lessons = self.asked.epoch(s.seed, position.epoch, s.negatives)
-            epoch = bucketed(*lessons.lengths(s.multiple), tokens=room, seed=s.seed, epoch=position.epoch)
+            epoch = bucket_places(*lessons.lengths(s.multiple), tokens=room, seed=s.seed, epoch=position.epoch)
             for k in range(position.batch, len(epoch)):
                 position = position.after()
                 tensors = self._tensors(lessons, epoch[k], ranks)
                 if on_gpu:
                     full = room // ((tensors[0].shape[1] + tensors[1].shape[1]) * ranks.world)
-                    tensors = [t.pin_memory() for t in filled(tensors, full)]
+                    tensors = [t.pin_memory() for t in fill_batch(tensors, full)]
                 yield Step(tensors, len(epoch[k]), position)
             position = position.next_epoch()
 
@@ -261,7 +261,7 @@ class Reading:
         own = whole if ranks is None else whole[ranks.rank :: ranks.world]
         idle = not len(own)  # fewer lessons than ranks: take part, and count nothing
         own = whole[:1] if idle else own
-        two = zip(padded(self.model, *lessons.tokens(own)), widths, strict=True)
+        two = zip(pad_tokens(self.model, *lessons.tokens(own)), widths, strict=True)
         tokens = [F.pad(t, (0, width - t.shape[1]), value=self.model.pad_id) for t, width in two]
         places = torch.from_numpy(lessons.places[own])
         return [*tokens, torch.full_like(places, NOTHING) if idle else places]
@@ -283,7 +283,7 @@ class Reading:
         total, lessons = torch.zeros((), dtype=torch.float64, device=self.device), self.valid.lessons()
         lengths = lessons.lengths(self.settings.multiple)
         room = max(self.settings.tokens, int((lengths[0] + lengths[1]).max()))
-        for some in bucketed(*lengths, tokens=room, shuffle=False):
+        for some in bucket_places(*lengths, tokens=room, shuffle=False):
             total += objective(*(t.to(self.device) for t in self._tensors(lessons, some)))[1]
         return float(total) / len(lessons.rows)
 
@@ -300,7 +300,7 @@ class Reading:
         return {"em": marks.exact, "f1": marks.f1}
 
 
-def filled(tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
+def fill_batch(tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
     """Up to so many rows, with copies of the first that no loss counts: then few shapes occur."""
     more = rows - len(tensors[0])
     if more <= 0:
@@ -357,7 +357,7 @@ questions of one kind. {always}It reproduces the bias of its data.""",
 
     def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
         if name := settings.model.get("pretrained"):
-            encoder, _ = pretrained(name)
+            encoder, _ = load_encoder(name)
             model = encoder_table(encoder) | {"joint": True, "attention_dropout": 0.0}  # fused attention has none
             model |= settings.model
             training = {**fine_tuning(pairs), **settings.short_run(pairs), **settings.training}
@@ -366,7 +366,7 @@ questions of one kind. {always}It reproduces the bias of its data.""",
 
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
         if name := fitted.model.get("pretrained"):
-            return pretrained(name)[1]
+            return load_encoder(name)[1]
         if fitted.cutting.path is not None:
             return load_subwords(fitted.cutting.path)
         report.say(f"learning {fitted.cutting.vocab_size:,} subwords")
@@ -381,7 +381,7 @@ questions of one kind. {always}It reproduces the bias of its data.""",
         ids = {name: getattr(subwords, name) for name in ("pad_id", "bos_id", "eos_id") if hasattr(subwords, name)}
         model = make_model({**fitted.model, "vocab_size": len(subwords), **ids})
         if name := fitted.model.get("pretrained"):
-            model.encoder.load_state_dict(pretrained(name)[0].state_dict())
+            model.encoder.load_state_dict(load_encoder(name)[0].state_dict())
         if fitted.training.freeze:
             model.encoder.embedding.weight.requires_grad_(False)
         return model

@@ -28,7 +28,7 @@ from regard.models.pointer import PointerMemory, PointerTransformer
 from regard.nn.int8 import weights
 from regard.tasks.base.use import batches_of, open_model, what_is_odd
 from regard.tasks.summarization.search import SummarySearch
-from regard.text.recasing import Spelling, joined
+from regard.text.recasing import Spelling, join_words
 from regard.text.recasing import Word as Spelled
 from regard.text.subwords import Encoded
 from regard.text.wordpiece import Cutter, WordPiece
@@ -396,7 +396,7 @@ def _spelled(
             words.append(word.text)
             groups.append(rows)
     kept = [k for k, word in enumerate(words) if word != MARK]
-    return joined(written), tuple(words[k] for k in kept), [groups[k] for k in kept]
+    return join_words(written), tuple(words[k] for k in kept), [groups[k] for k in kept]
 
 
 def load(

@@ -27,7 +27,7 @@ from regard.models.pointer import PointerTransformer
 from regard.tasks.base import run
 from regard.tasks.base.card import LOSS, CardText, model_card
 from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured
-from regard.tasks.base.pretrained import encoder_table, pretrained, take_over
+from regard.tasks.base.pretrained import encoder_table, load_encoder, take_over
 from regard.tasks.base.settings import Fitted, PairData, PairTraining, Tables, brief, few_updates
 from regard.tasks.base.settings import Settings as PairSettings
 from regard.tasks.summarization.mixture import mixture_loss
@@ -152,7 +152,7 @@ FRESH = ("decoder", "copy_", "gate", "follow", "coverage", "told")  # what no pr
 SMALL = 1e-9
 
 
-def taken_over(encoder: Transformer) -> dict[str, Any]:
+def encoder_settings(encoder: Transformer) -> dict[str, Any]:
     """[model] with this encoder and a pre-norm decoder.
 
     The softmax shares the encoder's token embeddings. Its logits are multiplied by 1 / (their mean length), so that
@@ -288,7 +288,7 @@ and from where. It reproduces the bias of its data.""",
 
     def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
         if name := settings.model.get("pretrained"):
-            encoder, subwords = pretrained(name)
+            encoder, subwords = load_encoder(name)
             cutting = {
                 "vocab_size": len(subwords),
                 "lowercase": subwords.lowercase,
@@ -297,14 +297,14 @@ and from where. It reproduces the bias of its data.""",
             }
             if isinstance(subwords, WordPiece) and cutting["dropout"]:
                 raise ValueError(f"subwords.dropout: {name} has WordPiece, for which there is none; expected 0")
-            model = {**taken_over(encoder), **settings.model}
+            model = {**encoder_settings(encoder), **settings.model}
             training = fine_tuning(pairs, {**settings.short_run(pairs), **settings.training})
             settings = replace(settings, subwords=cutting, model=model, training=training)
         return Fitted.of(settings, pairs, on_gpu, kept)
 
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
         name = fitted.model.get("pretrained")
-        subwords = pretrained(name)[1] if name else super().learn(fitted, report)
+        subwords = load_encoder(name)[1] if name else super().learn(fitted, report)
         if subwords.pad_id != PAD:
             raise ValueError(f"{name}: expected the padding to be token {PAD}, got {subwords.pad_id}")
         return subwords.knowing(MARK) if isinstance(subwords, WordPiece) else subwords
@@ -316,7 +316,7 @@ and from where. It reproduces the bias of its data.""",
         ids = {name: getattr(subwords, name) for name in ("pad_id", "bos_id", "eos_id")}
         model = make_model({**fitted.model, "vocab_size": len(subwords), **ids})
         if name := fitted.model.get("pretrained"):
-            take_over(model, pretrained(name)[0])
+            take_over(model, load_encoder(name)[0])
         if fitted.training.freeze:
             model.embedding.weight.requires_grad_(False)
         return model

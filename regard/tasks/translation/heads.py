@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.align.attention import grouped_words
+from regard.align.attention import word_matrix
 from regard.align.link import Links
 from regard.align.statistical import align_words
 from regard.data import Corpus
@@ -71,7 +71,7 @@ def _hits(model: Any, source: Encoded, target: Encoded, links: Links) -> Tensor:
     right[j, i] = True
     found = []
     for shift in (0, 1):
-        words = grouped_words(
+        words = word_matrix(
             weights[..., shift : shift + len(target.ids), : len(source.ids)], source.words, target.words
         )
         found.append(right[torch.arange(len(right)), words.argmax(-1)].sum(-1))

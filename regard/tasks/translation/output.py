@@ -57,7 +57,7 @@ class TranslationOutput:
         return self.translations[0].text if self.translations else ""
 
 
-def single_spaced(line: str) -> str:
+def single_spaces(line: str) -> str:
     """A line with one space between words and none around them."""
     return " ".join(line.split())
 
@@ -79,7 +79,7 @@ def spread(encoded: Encoded, line: str) -> Encoded:
     return encoded._replace(offsets=offsets)
 
 
-def joined(parts: Sequence[Translation], joints: Sequence[Joint]) -> Translation:
+def join_segments(parts: Sequence[Translation], joints: Sequence[Joint]) -> Translation:
     """Segments of one line as one translation; the score is their mean."""
     if len(parts) == 1:
         return parts[0]
@@ -134,7 +134,7 @@ def with_copies(weights: Tensor, copies: Sequence[tuple[int, int]]) -> Tensor:
     return torch.where(total > 0, shares / total.clamp(min=1), weights)
 
 
-def widened(weights: Tensor, part: Attended) -> Tensor:
+def widen_weights(weights: Tensor, part: Attended) -> Tensor:
     """Word weights with rows and columns for the words at the end that have no subwords."""
     rows, columns = len(part.written.split()), len(part.read.split())
     return torch.nn.functional.pad(weights, (0, columns - weights.shape[1], 0, rows - weights.shape[0]))

@@ -17,7 +17,7 @@ FREE = {"dropout", "attention_dropout", "activation_dropout"}  # of [model]: no 
 KEPT = ("align", "translate")  # tables of config.toml that stay true
 
 
-def started(name: str, task: str) -> Loaded:
+def start_model(name: str, task: str) -> Loaded:
     """The model to begin with: a folder of ours, or a model that comes with the package."""
     loaded = open_folder(find(name))
     if (found := loaded.settings.get("task", task)) != task:
@@ -25,7 +25,7 @@ def started(name: str, task: str) -> Loaded:
     return loaded
 
 
-def going_on(given: S, loaded: Loaded, pairs: int) -> S:
+def resume_settings(given: S, loaded: Loaded, pairs: int) -> S:
     """The settings with those of the model; what changes it little is the default of the rest."""
     name, own = given.training["start"], loaded.settings["model"]
     model = {key: value for key, value in own.items() if key not in OF_SUBWORDS}
@@ -48,6 +48,6 @@ def going_on(given: S, loaded: Loaded, pairs: int) -> S:
     )
 
 
-def kept_tables(loaded: Loaded) -> dict[str, Mapping[str, Any]]:
+def search_tables(loaded: Loaded) -> dict[str, Mapping[str, Any]]:
     """How it is searched and where its alignments are read, which training on does not change."""
     return {name: loaded.settings[name] for name in KEPT if name in loaded.settings}

@@ -24,7 +24,7 @@ from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured, with
 from regard.tasks.base.settings import Data, Fitted, Settings
 from regard.tasks.translation.guidance import Guide, WordLinks, guided_loss, word_links
 from regard.tasks.translation.heads import best_head
-from regard.tasks.translation.start import going_on, kept_tables, started
+from regard.tasks.translation.start import resume_settings, search_tables, start_model
 from regard.text.subwords import PAD
 from regard.text.wordpiece import Cutter
 from regard.train import Outcome, Progress, Ranks, sequence_loss
@@ -169,17 +169,17 @@ class _Translation(PairWork[Settings]):
 
     def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
         if name := settings.training.get("start"):
-            settings = going_on(settings, started(name, self.name), pairs)
+            settings = resume_settings(settings, start_model(name, self.name), pairs)
         return super().fitted(settings, pairs, on_gpu, kept)
 
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
         name = fitted.training.start
-        return super().learn(fitted, report) if name is None else started(name, self.name).subwords
+        return super().learn(fitted, report) if name is None else start_model(name, self.name).subwords
 
     def model(self, fitted: Fitted, subwords: Any) -> Any:
         model = super().model(fitted, subwords)
         if name := fitted.training.start:
-            model.load_state_dict(started(name, self.name).model.state_dict())
+            model.load_state_dict(start_model(name, self.name).model.state_dict())
         return model
 
     def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> TranslationTask:
@@ -195,7 +195,7 @@ class _Translation(PairWork[Settings]):
     def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
         """[align], where neither a guide nor the model that was begun with has one."""
         start = task.settings.start
-        known = task.links is not None or (start is not None and "align" in started(start, self.name).settings)
+        known = task.links is not None or (start is not None and "align" in start_model(start, self.name).settings)
         if known or not (found := best_head(model, task.corpus)):
             return {}
         where = f"head {found.table['head']}" if "head" in found.table else "the mean of its heads"
@@ -209,7 +209,7 @@ class _Translation(PairWork[Settings]):
         """With [align] where a head was guided: that is the one to read alignments from."""
         training = self.settings.training_table.from_table(tables["training"])
         guide = Guide.of(training, tables["model"])
-        before = {} if training.start is None else kept_tables(started(training.start, self.name))
+        before = {} if training.start is None else search_tables(start_model(training.start, self.name))
         return {**super().finished(tables), **before, **({} if guide is None else {"align": guide.table()})}
 
     def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:

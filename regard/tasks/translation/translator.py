@@ -26,15 +26,15 @@ from regard.tasks.translation.output import (
     Translation,
     TranslationOutput,
     in_blocks,
-    joined,
-    single_spaced,
+    join_segments,
+    single_spaces,
     spread,
-    widened,
+    widen_weights,
     with_copies,
 )
-from regard.tasks.translation.protect.masking import Protected, copied, protected
+from regard.tasks.translation.protect.masking import Protected, copied, protect_line
 from regard.tasks.translation.protect.spans import Protect, Protection, patterns
-from regard.tasks.translation.protect.translate import How, translated
+from regard.tasks.translation.protect.translate import How, translate_lines
 from regard.text.lexicon import FILE as LEXICON
 from regard.text.lexicon import Lexicon, plain, runs
 from regard.text.segments import Interval, Joint, Segment, segments, sentences
@@ -68,7 +68,7 @@ class _Unknown(NamedTuple):
     good: list[Translation]
 
 
-class _Pair(NamedTuple):
+class _EncodedPair(NamedTuple):
     """A sentence and a translation of it, to be read."""
 
     line: int
@@ -225,10 +225,10 @@ class Translator:
             return self._outputs(lines, prefixes, search, batch_tokens, progress if first else None, **more)
 
         items = [
-            Protected(line, prefix=start) if what_is_odd(line) else protected(line, find, start)
+            Protected(line, prefix=start) if what_is_odd(line) else protect_line(line, find, start)
             for line, start in zip(lines, prefixes, strict=True)
         ]
-        return translated(items, How(run, self._token_weights, attention, search.nbest, not search.sample))
+        return translate_lines(items, How(run, self._token_weights, attention, search.nbest, not search.sample))
 
     def _outputs(
         self,
@@ -246,7 +246,7 @@ class Translator:
         done = self._decode(jobs, search, frozenset(attended), batch_tokens, progress)
         for line, numbers in _by_line(jobs).items():
             joints, parts = [jobs[i].joint for i in numbers], [done[i] for i in numbers]
-            outputs[line].translations = [joined(each, joints) for each in zip(*parts, strict=False)]
+            outputs[line].translations = [join_segments(each, joints) for each in zip(*parts, strict=False)]
         return outputs
 
     def score(self, pairs: Sequence[tuple[str, str]], **options: Unpack[ForcedOptions]) -> list[float]:
@@ -277,7 +277,7 @@ class Translator:
             elif not all(text.strip() for text in pairs[i]):
                 outputs[i].problem = f"the {'target' if pairs[i][0].strip() else 'source'} is empty"
             else:
-                good.append(_Pair(i, *sides, pairs[i]))
+                good.append(_EncodedPair(i, *sides, pairs[i]))
         for pair, found in zip(good, self._read(good, attention, batch_tokens, progress), strict=True):
             copies = copied(*pair.texts, self._protection) if attention else ()
             outputs[pair.line].translations = [found._replace(copies=copies)]
@@ -427,7 +427,7 @@ class Translator:
         texts = [(i, found.text) for i, row in enumerate(done) if jobs[i].line in lines for found in row]
         targets = self._encode([text for _, text in texts])
         pairs = [
-            _Pair(i, jobs[i].source, target, (jobs[i].text, text))
+            _EncodedPair(i, jobs[i].source, target, (jobs[i].text, text))
             for (i, text), target in zip(texts, targets, strict=True)
         ]
         again = iter(self._read(pairs, True, tokens, None))
@@ -437,7 +437,7 @@ class Translator:
         ]
 
     def _read(
-        self, pairs: list[_Pair], attention: bool, batch_tokens: int, progress: Progress | None
+        self, pairs: list[_EncodedPair], attention: bool, batch_tokens: int, progress: Progress | None
     ) -> list[Translation]:
         """Forced decoding."""
         read: dict[int, Translation] = {}
@@ -456,7 +456,7 @@ class Translator:
 
     def _sources(self, lines: Sequence[str]) -> list[Encoded]:
         """Lines in subwords, white space read as single spaces, as models know it; offsets are those of the line."""
-        return [spread(one, line) for one, line in zip(self._encode(map(single_spaced, lines)), lines, strict=True)]
+        return [spread(one, line) for one, line in zip(self._encode(map(single_spaces, lines)), lines, strict=True)]
 
     def _encode(self, lines: Iterable[str]) -> list[Encoded]:
         return self.subwords.encode_batch(list(lines))
@@ -524,8 +524,8 @@ def _number(given: int | str, what: str = "head") -> int | None:
 def _of_words(part: Attended, how: Mapping[str, Any]) -> Tensor:
     """The attention of each word of a translated part to each source word; 0 where no model read the text."""
     if not part.source.ids or not part.target.ids:
-        return widened(torch.zeros(0, 0), part)
-    return widened(word_weights(part.weights, part.source.words, part.target.words, **how), part)
+        return widen_weights(torch.zeros(0, 0), part)
+    return widen_weights(word_weights(part.weights, part.source.words, part.target.words, **how), part)
 
 
 def _whole(outputs: list[TranslationOutput], kind: str) -> list[TranslationOutput]:

@@ -55,7 +55,7 @@ from regard.kernels.gpu.additive._config import (
     Tiles,
     by_series,
     configure,
-    padded,
+    pad_dim,
 )
 from regard.kernels.gpu.launch import on
 from regard.score.terms import Problem
@@ -93,7 +93,7 @@ def memory_bytes(problem: Problem) -> int:
     p = problem
     (tanh,) = p.terms.tanhs
     rows, keys = p.batch * p.heads * p.queries, p.batch * p.kv_heads * p.keys
-    dims = padded(tanh.a.shape[-1], 32)
+    dims = pad_dim(tanh.a.shape[-1], 32)
     features = 4 * TERMS * dims if by_series(p) else 0
     return rows * (4 * p.v.shape[-1] + 4) + (rows + keys) * (4 * dims + features)
 

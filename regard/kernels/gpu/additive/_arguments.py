@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels.gpu import dropout, masks
-from regard.kernels.gpu.additive._config import TERMS, TOLERANCE, AdditiveConfig, Tiles, by_series, padded
+from regard.kernels.gpu.additive._config import TERMS, TOLERANCE, AdditiveConfig, Tiles, by_series, pad_dim
 from regard.kernels.gpu.launch import batch_stride, launchers, per_head, power, row_major, strides
 from regard.kernels.gpu.series import SERIES
 from regard.score.terms import Problem
@@ -46,9 +46,9 @@ class AdditiveArguments:
         self.series = by_series(p)
         self.a, self.b, self.v = row_major(tanh.a), row_major(tanh.b), row_major(p.v)
         self.dims, self.value_dims = tanh.a.shape[-1], p.v.shape[-1]
-        self.padded_dims = padded(self.dims, 32)
+        self.padded_dims = pad_dim(self.dims, 32)
         self.padded_values = power(self.value_dims, 16)
-        self.rows, self.keys = padded(p.queries, config.pad_queries), padded(p.keys, config.pad_keys)
+        self.rows, self.keys = pad_dim(p.queries, config.pad_queries), pad_dim(p.keys, config.pad_keys)
         self.mask, self.dropout = masks.arguments(p), dropout.arguments(p)
 
     def setup(self) -> None:

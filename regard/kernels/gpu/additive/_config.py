@@ -19,7 +19,7 @@ def by_series(p: Problem) -> bool:
     return p.dtype in TOLERANCE and p.terms.tanhs[0].form != "exact" and p.queries > FEW
 
 
-def padded(n: int, block: int) -> int:
+def pad_dim(n: int, block: int) -> int:
     return -(-n // block) * block
 
 
@@ -78,7 +78,7 @@ class AdditiveConfig:
 
 def configure(problem: Problem) -> AdditiveConfig:
     """Block sizes by shape alone; benchmarks/gpu_additive.py tries others."""
-    dims, value_dims = padded(problem.terms.tanhs[0].a.shape[-1], 32), problem.v.shape[-1]
+    dims, value_dims = pad_dim(problem.terms.tanhs[0].a.shape[-1], 32), problem.v.shape[-1]
     cols = 64 if dims % 64 == 0 else 32
     if problem.device.type == "cpu":  # the interpreter: small blocks, so that small problems have several
         tiles = Tiles(32, 32, 32, 4)

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from regard.align.link import Link
 from regard.tasks.translation.output import Attended, Translation
-from regard.tasks.translation.protect.placement import Mark, Stretch, gaps, in_order, placed, written
+from regard.tasks.translation.protect.placement import Mark, Stretch, gap_of_marks, gaps, in_order, write_marks
 from regard.tasks.translation.protect.spans import Protection, Span
 from regard.text.segments import Interval
 from regard.text.subwords import Encoded, word_numbers
 
-__all__ = ["Masked", "Protected", "Weigh", "apart", "copied", "literal", "protected"]
+__all__ = ["Masked", "Protected", "Weigh", "apart", "copied", "literal", "protect_line"]
 
 Weigh = Callable[[Attended], Tensor]
 """How much each target token looked at each source token, [T, S]."""
@@ -41,7 +41,7 @@ class Protected(NamedTuple):
     signs: frozenset[str] = frozenset()
 
 
-def protected(line: str, find: Protection, prefix: str = "") -> Protected:
+def protect_line(line: str, find: Protection, prefix: str = "") -> Protected:
     """A line with the spans that are found in it."""
     spans = find(line)
     parts = find.parts(line) if spans else []
@@ -164,13 +164,13 @@ class Masked:
 
     def _placed(self, text: str, parts: Sequence[Stretch], whole: Sequence[Interval]) -> dict[Interval, _Edit]:
         """The marks, by the gap of the translation that they are written into."""
-        gap, edits = placed(self.marks, parts, text, whole), dict[Interval, _Edit]()
+        gap, edits = gap_of_marks(self.marks, parts, text, whole), dict[Interval, _Edit]()
         between = gaps(parts, len(text))
         low = next((g for g, (_, end) in enumerate(between) if end >= len(self.prefix.rstrip())), len(between) - 1)
         gap = {at: between.index(between[max(g, low)]) for at, g in gap.items()}  # the prefix stays the beginning
         for g in sorted({*gap.values()}):
             some = in_order([mark for mark in self.marks if gap[mark.span.start] == g], gap)
-            sign, starts = written(self.item.line, some, text, between[g])
+            sign, starts = write_marks(self.item.line, some, text, between[g])
             edits[between[g]] = _Edit(sign, [(at, mark.span) for at, mark in zip(starts, some, strict=True)])
         return edits
 

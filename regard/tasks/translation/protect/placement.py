@@ -14,7 +14,7 @@ from typing import NamedTuple
 from regard.tasks.translation.protect.spans import Span
 from regard.text.segments import Interval
 
-__all__ = ["Mark", "Stretch", "gaps", "in_order", "placed", "written"]
+__all__ = ["Mark", "Stretch", "gap_of_marks", "gaps", "in_order", "write_marks"]
 
 _CLOSING = frozenset(".,;:!?…)]}»”%")
 
@@ -44,7 +44,9 @@ def gaps(parts: Sequence[Stretch], size: int) -> list[Interval]:
     return list(zip([0, *(b for _, b in pieces)], [*(a for a, _ in pieces), size], strict=True))
 
 
-def placed(marks: Sequence[Mark], parts: Sequence[Stretch], text: str, whole: Sequence[Interval]) -> dict[int, int]:
+def gap_of_marks(
+    marks: Sequence[Mark], parts: Sequence[Stretch], text: str, whole: Sequence[Interval]
+) -> dict[int, int]:
     """The gap of each mark, by where it stands in its line; none is inside a stretch that is to stay ``whole``."""
     first = list(accumulate((max(1, len(part.pieces)) for part in parts), initial=0))
     open_ = _open_gaps(gaps(parts, len(text)), whole)
@@ -169,7 +171,7 @@ def in_order(marks: Iterable[Mark], gap: Mapping[int, int]) -> list[Mark]:
     return sorted(marks, key=cmp_to_key(order))
 
 
-def written(line: str, marks: Sequence[Mark], text: str, gap: Interval) -> tuple[str, list[int]]:
+def write_marks(line: str, marks: Sequence[Mark], text: str, gap: Interval) -> tuple[str, list[int]]:
     """Marks for a gap of a translation, with white space around them as in their line, and where each begins in that.
 
     Where French has a space before a closing sign, it stays.

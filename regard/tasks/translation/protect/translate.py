@@ -17,7 +17,7 @@ from regard.tasks.translation.protect.spans import Span
 from regard.text.segments import Interval, sentence_places
 from regard.text.subwords import word_numbers
 
-__all__ = ["How", "Run", "translated"]
+__all__ = ["How", "Run", "translate_lines"]
 
 OTHERS = 40  # where the stand-ins of the second attempt begin
 
@@ -56,7 +56,7 @@ class _Piece(NamedTuple):
     item: Protected
 
 
-def translated(items: Sequence[Protected], how: How, *, first: bool = True) -> list[TranslationOutput]:
+def translate_lines(items: Sequence[Protected], how: How, *, first: bool = True) -> list[TranslationOutput]:
     """What became of each line; those without spans are translated as they are."""
     works = [_Work(item, how) for item in items]
     while some := [work for work in works if work.left]:
@@ -73,7 +73,7 @@ def translated(items: Sequence[Protected], how: How, *, first: bool = True) -> l
         first = False
     if short := [work for work in works if len(work.found) < work.many and not work.output.problem]:
         pieces = [work.pieces() for work in short]
-        found = iter(translated([piece.item for some in pieces for piece in some], how, first=first))
+        found = iter(translate_lines([piece.item for some in pieces for piece in some], how, first=first))
         for work, own in zip(short, pieces, strict=True):
             work.join(own, [next(found) for _ in own])
     return [work.output for work in works]
