@@ -443,6 +443,6 @@ def test_garbage_is_collected_again_after_the_start():
 
 
 def test_a_command_sets_aside_what_its_start_has_made():
-    code = "import gc; from regard.common.start import own_process, starting; own_process()\n"
-    code += "with starting(): pass\nassert gc.isenabled() and gc.get_freeze_count() > 1000"
+    code = "import gc; from regard.common.start import own_process, quick_start; own_process()\n"
+    code += "with quick_start(): pass\nassert gc.isenabled() and gc.get_freeze_count() > 1000"
     python("-c", code)

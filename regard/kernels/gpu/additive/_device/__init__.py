@@ -18,6 +18,7 @@ compile time; pointers in upper case are those of gpu/masks.py and gpu/dropout.p
 dimension.
 """
 
+from regard.kernels.gpu._pieces import combine
 from regard.kernels.gpu.additive._device._backward import (
     add_shares,
     clear,
@@ -29,7 +30,6 @@ from regard.kernels.gpu.additive._device._backward import (
 )
 from regard.kernels.gpu.additive._device._forward import few, forward
 from regard.kernels.gpu.additive._device._prepare import prepare, ranges, setup
-from regard.kernels.gpu.pieces import combine
 
 __all__ = [
     "add_shares",

@@ -8,20 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.additive._device._numbers import _inverse, _part, _sin_cos
-from regard.kernels.gpu.additive._device._scores import (
-    COEFFICIENT,
-    OMEGA,
-    TERMS,
-    _lines,
-    _one_plus_exp,
-    _other_terms,
-    _scores,
-    _touch,
-    _use,
-    _weights,
-)
-from regard.kernels.gpu.pieces import (
+from regard.kernels.gpu._pieces import (
     INF,
     LOG2E,
     dot,
@@ -34,6 +21,19 @@ from regard.kernels.gpu.pieces import (
     query_range,
     survives,
     visible,
+)
+from regard.kernels.gpu.additive._device._numbers import _inverse, _part, _sin_cos
+from regard.kernels.gpu.additive._device._scores import (
+    COEFFICIENT,
+    OMEGA,
+    TERMS,
+    _lines,
+    _one_plus_exp,
+    _other_terms,
+    _scores,
+    _touch,
+    _use,
+    _weights,
 )
 
 DOC_ROWS = tl.constexpr(32)  # queries or keys per entry of the spans of documents

@@ -7,17 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.additive._device._numbers import _inverse, _part
-from regard.kernels.gpu.additive._device._scores import (
-    _lines,
-    _one_plus_exp,
-    _other_terms,
-    _scores,
-    _touch,
-    _use,
-    _weights,
-)
-from regard.kernels.gpu.pieces import (
+from regard.kernels.gpu._pieces import (
     INF,
     LN2,
     LOG2E,
@@ -30,6 +20,16 @@ from regard.kernels.gpu.pieces import (
     online,
     survives,
     visible,
+)
+from regard.kernels.gpu.additive._device._numbers import _inverse, _part
+from regard.kernels.gpu.additive._device._scores import (
+    _lines,
+    _one_plus_exp,
+    _other_terms,
+    _scores,
+    _touch,
+    _use,
+    _weights,
 )
 
 DOC_ROWS = tl.constexpr(32)  # queries or keys per entry of the spans of documents

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.pieces import INTERPRETED, LOG2E
+from regard.kernels.gpu._pieces import INTERPRETED, LOG2E
 
 LOG2E_REST = tl.constexpr(1.925963033500e-08)  # log2(e) minus its float32
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.gpu._pieces import INF, LOG2E
 from regard.kernels.gpu.additive._device._numbers import _exp, _sin_cos
 from regard.kernels.gpu.additive._device._scores import COEFFICIENT, OMEGA, REACH, SMALLEST, TERMS, _top, _unit
-from regard.kernels.gpu.pieces import INF, LOG2E
 
 
 @triton.jit

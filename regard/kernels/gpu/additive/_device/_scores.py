@@ -7,8 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.gpu._pieces import INF, INTERPRETED, LOG2E
 from regard.kernels.gpu.additive._device._numbers import _inverse
-from regard.kernels.gpu.pieces import INF, INTERPRETED, LOG2E
 
 LIMIT = tl.constexpr(30.0)  # log2 of the largest 1 + AB kept apart: tanh is 1 to the last bit of float32
 REACH = tl.constexpr(20.0)  # max|a| + max|b| up to which products of two 1 + AB do not overflow

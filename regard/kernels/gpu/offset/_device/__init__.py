@@ -29,8 +29,8 @@ PRECISION is how float32 numbers are multiplied: "ieee" or "tf32x3", see tl.dot.
 Shapes: BM queries × BN keys in a tile, [BN, BM] in the kernel that goes by keys. Pointers are upper case.
 """
 
+from regard.kernels.gpu._pieces import combine
 from regard.kernels.gpu.offset._device._backward import backward_keys, backward_queries, statistics
 from regard.kernels.gpu.offset._device._forward import forward, spoil
-from regard.kernels.gpu.pieces import combine
 
 __all__ = ["backward_keys", "backward_queries", "combine", "forward", "spoil", "statistics"]

@@ -7,6 +7,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.gpu._pieces import (
+    INF,
+    LOG2E,
+    dot,
+    hash_rows,
+    load_ids,
+    load_item,
+    load_prefix,
+    survives,
+)
 from regard.kernels.gpu.offset._device._rows import (
     VARY,
     _key_term,
@@ -25,16 +35,6 @@ from regard.kernels.gpu.offset._device._tables import (
     _key_zones,
     _query_zones,
     _store_ends,
-)
-from regard.kernels.gpu.pieces import (
-    INF,
-    LOG2E,
-    dot,
-    hash_rows,
-    load_ids,
-    load_item,
-    load_prefix,
-    survives,
 )
 
 

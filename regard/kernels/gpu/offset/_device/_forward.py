@@ -7,6 +7,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.gpu._pieces import (
+    INF,
+    LN2,
+    LOG2E,
+    dot,
+    hash_rows,
+    load_ids,
+    load_item,
+    load_prefix,
+    online,
+    survives,
+    visible,
+)
 from regard.kernels.gpu.offset._device._rows import (
     VARY,
     _key_term,
@@ -23,19 +36,6 @@ from regard.kernels.gpu.offset._device._tables import (
     _general_start,
     _key_zones,
     _store_ends,
-)
-from regard.kernels.gpu.pieces import (
-    INF,
-    LN2,
-    LOG2E,
-    dot,
-    hash_rows,
-    load_ids,
-    load_item,
-    load_prefix,
-    online,
-    survives,
-    visible,
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.pieces import LOG2E
+from regard.kernels.gpu._pieces import LOG2E
 
 # Compiled once for all values of these.
 VARY = ["L", "S", "reach", "offset", "limit", "prefix", "left", "right", "threshold", "first", "splits", "n"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.gpu.pieces import INF, INTERPRETED, LOG2E, key_range, narrow, query_range, visible
+from regard.kernels.gpu._pieces import INF, INTERPRETED, LOG2E, key_range, narrow, query_range, visible
 
 # tl.load and tl.store bring a tile of addresses into a layout where neighbouring threads have neighbouring addresses,
 # and the scores with it: dozens of barriers per tile. Written in assembly they work in the layout the tensor cores
