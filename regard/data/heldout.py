@@ -89,7 +89,7 @@ def default(count: int) -> int:
 def choose(pairs: Integers, count: int) -> tuple[Integers, Integers]:
     """Of pairs of sentences [N, 2]: which are held out, and which are in neither part; so many of each at the most.
 
-    >>> valid, gone = chosen(np.array([[1, 2], [1, 3], [4, 5], [4, 5]], np.uint64), 1)
+    >>> valid, gone = choose(np.array([[1, 2], [1, 3], [4, 5], [4, 5]], np.uint64), 1)
     >>> int(valid.sum()), int(gone.sum())
     (1, 1)
     """

@@ -29,7 +29,7 @@ class AnswerQuality(NamedTuple):
 
 def normalize(answer: str) -> str:
     """
-    >>> normalized("The  Eiffel-Tower (a tower)!")
+    >>> normalize("The  Eiffel-Tower (a tower)!")
     'eiffeltower tower'
     """
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())

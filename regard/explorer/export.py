@@ -148,7 +148,7 @@ def html(document: dict[str, Any], *, title: str, version: str, folder: Path = F
 def escape_json(value: Any) -> str:
     """JSON that can stand in a script element: plain ASCII, and no token of any text can end the element.
 
-    >>> escaped("</script><!-- é")
+    >>> escape_json("</script><!-- é")
     '"\\\\u003c/script\\\\u003e\\\\u003c!-- \\\\u00e9"'
     """
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -42,7 +42,7 @@ def place_sentences(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list
     """Sentences with where they are in the text that they were cut from.
 
     >>> one = Encoded([5], [(0, 1)], [0], [0])
-    >>> [start for start, _, _ in placed("a  b", [("a", one), ("b", one)])]
+    >>> [start for start, _, _ in place_sentences("a  b", [("a", one), ("b", one)])]
     [0, 3]
     """
     parts, start = [], 0

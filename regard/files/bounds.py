@@ -81,7 +81,7 @@ def _refuse_long(value: Any, where: str) -> None:
 def parse_json(text: str | bytes) -> Any:
     """A value of JSON; a ValueError also where it is nested more deeply than Python goes.
 
-    >>> parsed_json("[" * 100_000)
+    >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
     ValueError: nested too deeply
     """

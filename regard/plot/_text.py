@@ -33,9 +33,9 @@ _POOR = ("Last Resort", "STIX", "cm", "DejaVu Math")  # boxes with names in them
 def label_of(token: str) -> str:
     r"""A token as a label: one line, nothing invisible, not longer than a label can be.
 
-    >>> shown("the"), shown(" "), shown("a\nb\t"), shown("\x07"), shown("\u202e"), shown("")
+    >>> label_of("the"), label_of(" "), label_of("a\nb\t"), label_of("\x07"), label_of("\u202e"), label_of("")
     ('the', '␣', 'a⏎b⇥', '␇', '‹U+202E›', '∅')
-    >>> shown("Donaudampfschifffahrtsgesellschaft")
+    >>> label_of("Donaudampfschifffahrtsgesellschaft")
     'Donaudampfsc…gesellschaft'
     """
     if not token:

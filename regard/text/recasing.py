@@ -109,7 +109,7 @@ class Spelling:
 def join_words(words: Iterable[Written]) -> str:
     """Words with spaces where they belong, and lines.
 
-    >>> joined([Written("Hi", False), Written("!", True), Written("¶", False), Written("Bye", False)])
+    >>> join_words([Written("Hi", False), Written("!", True), Written("¶", False), Written("Bye", False)])
     'Hi!\\nBye'
     """
     text = "".join(word.text if word.glued else f" {word.text}" for word in words)
@@ -119,7 +119,7 @@ def join_words(words: Iterable[Written]) -> str:
 def space_words(words: Sequence[str]) -> str:
     """Words and marks with spaces where they belong, by rules alone.
 
-    >>> spaced('the parents \\' " big - day " is on 5 , 000 lists , isn \\' t it ?'.split())
+    >>> space_words('the parents \\' " big - day " is on 5 , 000 lists , isn \\' t it ?'.split())
     'the parents\\' "big-day" is on 5,000 lists, isn\\'t it?'
     """
     return join_words(Spelling([]).write(words, cased=True))

@@ -162,7 +162,7 @@ def progress() -> Progress:
 
 def format_numbers(numbers: Mapping[str, float]) -> str:
     """
-    >>> shown({"loss": 2.34567, "tokens_per_s": 123456.7})
+    >>> format_numbers({"loss": 2.34567, "tokens_per_s": 123456.7})
     'loss 2.346  tokens/s 123,457'
     """
     return "  ".join(
