@@ -110,7 +110,7 @@ def test_a_bootstrap_of_one_output_compares_nothing_and_is_refused(run, files):
     [
         (["--beam", 2], "--beam: for a --model that translates"),
         (["--batch-tokens", 9, "--engine", "torch", "--int8"], "--batch-tokens, --engine, --int8: for a --model"),
-        (["--seed", 1], "--seed: for --bootstrap"),
+        (["--seed", 1], "--seed: only --bootstrap uses it"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(run, files, options, told):

@@ -160,7 +160,7 @@ def test_length_penalty_and_beam_reach_the_search(model, monkeypatch, run):
         return beam(*_, **options)
 
     beam = decode.beam
-    monkeypatch.setattr(decode, "beam", spy)
+    monkeypatch.setattr("regard.decode._beam.beam", spy)
     run("translate", "-m", model, "--beam", 7, "--length-penalty", 0.3, SOURCES[0])
     assert (seen["beams"], seen["alpha"], seen["best"]) == (7, 0.3, 1)
 
