@@ -89,7 +89,7 @@ def test_a_summary_and_where_its_words_came_from(browser, address, summary, tmp_
             same(shown(page, "source-word"), summary.attention[word])
             said = page.get_by_test_id("summary-told")
             assert float(said.get_attribute("data-probability")) == pytest.approx(probability, abs=1e-5)
-            note = "written" if probability < 0.005 else f"copied {round(100 * probability)} %"
+            note = "generated" if probability < 0.005 else f"copied {round(100 * probability)} %"
             assert note in words.nth(word).inner_text()
             assert marked(page, "copied") == ("" if probability < 0.005 else summary.source[position].text)
             row = page.get_by_test_id("copied").nth(word)
