@@ -79,7 +79,7 @@ def test_the_preset_for_a_laptop_is_one_of_minutes_whatever_the_task(name, pairs
         assert operations < 30e12 and (pairs < 7600 or operations > 15e12), f"{operations:.2g}"
         told = expectation(fitted, size, "so good")
         assert told.startswith(f"preset laptop: {s.updates:,} updates") and told.endswith("; so good")
-        assert "about 5 to 10 minutes" in told or kind != "transformer" or pairs < 7600
+        assert "operations: 5 to 10 minutes" in told or kind != "transformer" or pairs < 7600
         assert fitted.tables()["preset"] == "laptop"
     own = {"training": {"updates": 7, "rdrop": 1.0}, "subwords": {"vocab_size": 500}}
     fitted = Fitted.of(replace(settings, **own), pairs, False)
@@ -92,7 +92,8 @@ def test_the_preset_for_a_laptop_is_one_of_minutes_whatever_the_task(name, pairs
 def test_a_training_of_hours_names_the_preset_and_one_of_a_minute_says_nothing():
     fitted = Fitted.of(Settings(data=Data()), 8000, False)
     told = expectation(fitted, parameters({**fitted.model, "vocab_size": 4000}), "")
-    assert "about 126 to 252 minutes on a laptop's CPU" in told and told.endswith("; --preset laptop takes five to ten")
+    assert "operations: 126 to 252 minutes on a laptop's CPU" in told
+    assert told.endswith("; --preset laptop takes five to ten")
     short = Fitted.of(Settings(data=Data(), training={"updates": 10}), 8000, False)
     assert expectation(short, 6_000_000, "") == ""
 
