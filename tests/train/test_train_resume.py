@@ -205,7 +205,7 @@ def test_bad_input_is_said_with_exit_code_2(data, monkeypatch, capsys):
         (("--out", "m", "--set", "subwords.vocab_size=big"), "[subwords]: vocab_size must be a whole number"),
         (("--out", "m", "--set", "training.best=no"), "[training]: best must be true or false, got 'no'"),
         (("--out", "m", "--set", "training.bleu=true", "--set", "training.bleu_tokenize=x"), "must be one of 13a"),
-        (("--out", "m", "--set", "data.corpora=more.tsv"), "corpora must be a list, each a table, got 'more.tsv'"),
+        (("--out", "m", "--set", "data.corpora=more.tsv"), "corpora must be a list of tables, got 'more.tsv'"),
         (("--out", "m", "--set", "data.corpora=[{tsv='x', weight='2'}]"), "weight must be a number, got '2'"),
         (("--out", "m", "--set", "data.corpora=[{tsv='x', columns=['a', 'b']}]"), "two different columns, from 0"),
         (("--out", "m", "--set", "training.device=tpu9"), "device must be auto, cpu or cuda"),
