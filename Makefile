@@ -47,10 +47,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: lint $(WEIGHTS) $(BROWSER)
-	$(BIN)/python -m pytest -n auto --durations 20 --durations-min 10
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --durations-min 10
 
 check: lint $(WEIGHTS) $(BROWSER)
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 docs: $(WEIGHTS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
