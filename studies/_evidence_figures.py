@@ -54,14 +54,14 @@ def fact_heads(plt: Any, results: dict[str, Any]) -> Any:
 
 
 def facts_taken(plt: Any, results: dict[str, Any]) -> Any:
-    """How often the answer changes: supporting facts not told, hidden from the answer's attention, others not told."""
+    """How often the answer changes: supporting facts removed, hidden from the answer's attention, others removed."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained", sharey=True)
     for axis, (which, title) in zip(axes, (("babi", "seed 1"), ("babi_seed2", "seed 2")), strict=True):
         some = [(n, x["together"]) for n, x in tasks(results[which]) if x["together"]["questions"]]
         bars = {
-            "supporting facts not told": ([t["not_told"]["gold"] for _, t in some], BLUE),
-            "told, but hidden from the answer's attention": ([t["hidden"]["gold"] for _, t in some], ORANGE),
-            "as many other facts not told": ([t["not_told"]["other"] for _, t in some], "0.6"),
+            "supporting facts removed": ([t["not_told"]["gold"] for _, t in some], BLUE),
+            "hidden from the answer's attention": ([t["hidden"]["gold"] for _, t in some], ORANGE),
+            "as many other facts removed": ([t["not_told"]["other"] for _, t in some], "0.6"),
         }
         at = np.arange(len(some))
         for k, (name, (values, color)) in enumerate(bars.items()):

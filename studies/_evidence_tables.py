@@ -44,8 +44,8 @@ SETS = ("winograd", "winogender")
 
 
 def rules(found: Found) -> str:
-    """What needs no attention."""
-    rows = [["a coin", *["50 %", "25 %", ""] * 2]]
+    """The baselines that use no attention."""
+    rows = [["chance", *["50 %", "25 %", ""] * 2]]
     for name in found["winograd"]["simple"]:
         cells = [found[which]["simple"][name] for which in SETS]
         rows.append([name, *(cell for x in cells for cell in (within(x), percent(x["both"]), luck(x["p"])))])
@@ -90,7 +90,7 @@ def genders(found: Found, measure: str = "weights") -> str:
     rows = []
     for gender, pronoun in (("male", "he, him, his"), ("female", "she, her"), ("neutral", "they, them, their")):
         rows.append([pronoun, *(within(found["gender"][measure][gender][name]) for name in columns)])
-    head = ["", "prefers the occupation", "right", "right if it is the occupation", "right if the participant"]
+    head = ["", "prefers the occupation", "right", "right if it is the occupation", "right if it is the other person"]
     return markdown(head, rows)
 
 
@@ -147,7 +147,7 @@ def many(found: Found) -> str:
         rows.append([f"{number} {x['name']}", within(x["accuracy"]), *map(percent, cells)])
     head = ["task", "accuracy", "by the question alone", "chance"]
     head += [f"{look}: {what}" for look in ("answer", "question") for what in ("weights", "best head")]
-    return markdown([*head, "changes: facts not told", "changes: hidden"], rows)
+    return markdown([*head, "changes: facts removed", "changes: hidden"], rows)
 
 
 def over(found: Found, value: Callable[[Found], float]) -> float:
@@ -184,7 +184,7 @@ def other_rules(found: Found) -> str:
         cells = [x["chance"][name] for name in ("top", "top_last", "top_alike")]
         rows.append([f"{number} {x['name']}", *map(percent, [*cells, top])])
     return markdown(
-        ["task", "any fact", "the last fact", "the last that shares most words", "the answer's attention"], rows
+        ["task", "any fact", "the last fact", "the last that shares the most words", "the answer's attention"], rows
     )
 
 
@@ -196,7 +196,7 @@ def models(found: dict[str, Found]) -> str:
         cells = [x["accuracy"]["rate"], share(x), best["tested_on"], t["not_told"]["gold"]]
         cells += [t["hidden"][what] for what in ("gold", "other", "all", "question")]
         rows.append([name, *map(percent, cells)])
-    head = ["task 1", "accuracy", "on the fact: mean of heads", "best head", "changes: fact not told"]
+    head = ["task 1", "accuracy", "on the fact: mean of heads", "best head", "changes: fact removed"]
     head += [f"hidden: {what}" for what in ("the fact", "another", "all facts", "the question")]
     return markdown(head, rows)
 
@@ -211,7 +211,7 @@ def changes(found: Found) -> str:
         told, hidden = t["not_told"], t["hidden"]
         cells = [told["gold"], told["other"], hidden["gold"], hidden["other"], hidden["all"], hidden["question"]]
         rows.append([f"{number} {x['name']}", str(t["questions"]), *map(percent, cells)])
-    head = ["task", "questions", "supporting facts not told", "as many others not told"]
+    head = ["task", "questions", "supporting facts removed", "as many others removed"]
     head += [
         f"hidden from the answer: {x}" for x in ("supporting facts", "as many others", "all facts", "the question")
     ]
@@ -226,7 +226,9 @@ def foretold(found: Found) -> str:
             each = [x["one_by_one"][f"{look} {measure}"] for _, x in learned(found)]
             cells = [percent(mean([x["agree"] for x in each])), f"{mean([x['spearman'] for x in each]):.2f}"]
             rows.append([f"{look}, {measure}", *cells])
-    return markdown(["", "its first fact matters most", "rank correlation with what matters"], rows)
+    return markdown(
+        ["", "the fact with the most attention matters most", "rank correlation with how much facts matter"], rows
+    )
 
 
 def missed(found: Found) -> str:
@@ -237,12 +239,12 @@ def missed(found: Found) -> str:
         of = [x[measure] for x in each]
         cells = [percent(mean([x[name] for x in of])) for name in ("most", "least")]
         rows.append([measure, *cells, f"{mean([x['spearman'] for x in of]):.2f}"])
-    rows.append(["at random", percent(mean([x["random"] for x in each])), "", ""])
+    rows.append(["four at random", percent(mean([x["random"] for x in each])), "", ""])
     head = [
-        "share of supporting facts by",
-        "right without the four most",
-        "without the four least",
-        "rank correlation, one head",
+        "attention on supporting facts by",
+        "accuracy without the four with the most",
+        "without the four with the least",
+        "rank correlation with the effect of one head",
     ]
     return markdown(head, rows)
 

@@ -167,7 +167,7 @@ def simple(cases: Sequence[Case], seen: dict[str, np.ndarray], vectors: np.ndarr
     }
     found = {name: one(np.array([float(rule(c)) for c in cases]), cases) for name, rule in rules.items()}
     last = seen["states"][:, :, -1]
-    found["the more alike last state"] = one(preferred(last[:, 0], last[:, 1]), cases)
+    found["the more similar last state"] = one(preferred(last[:, 0], last[:, 1]), cases)
     found["the sentence with the pronoun replaced"] = one(preferred(vectors[:, 0], vectors[:, 1]), cases)
     return found
 
