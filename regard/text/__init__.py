@@ -1,4 +1,4 @@
-"""Subwords and what surrounds them: characters, words, sentences, lists of words."""
+"""Text processing: subwords, grapheme clusters, sentence segmentation, recasing, word lists."""
 
 from regard.text.subwords import BOS, EOS, PAD, UNK, Encoded, Subwords
 

@@ -1,15 +1,15 @@
 """Byte-pair merges with dropout drawn from an explicit seed, for a whole corpus at once.
 
-BPE-dropout (Provilkov et al. 2020, https://arxiv.org/abs/1910.13267): while merging, every possible merge is left out
-with probability p, at each step anew; the best of those left is done; when none is left the chunk is done. In the order
-of priority, then, merge number g is done with probability pᵍ (1 − p): one draw per step decides. The first k steps are
-all plain ones, nothing left out, with probability (1 − p)ᵏ: **one draw per chunk decides** where it first departs from
-plain BPE, if it does so before all its merges are done. Most do not, and are what they are without dropout. Possible
-segmentations of the others are nodes of a graph whose edges are the merges in order of priority; nodes are made once,
-when first met, and drawing is then a walk in integer tables, a few NumPy calls per step for a million chunks.
+BPE-dropout (Provilkov et al. 2020, https://arxiv.org/abs/1910.13267): each step drops every possible merge with
+probability p and applies the best of the rest. The chunk is finished when all are dropped. With merges g = 0, 1, … in
+order of priority, merge g is applied with probability pᵍ (1 − p), so one draw per step decides. The first k steps all
+apply the best merge with probability (1 − p)ᵏ, so **one draw per chunk decides** where it first departs from plain BPE.
+Most chunks never depart and keep their plain segmentation. The segmentations of the others are nodes of a graph. Its
+edges are merges in order of priority. A node is made when it is first reached; drawing is a walk through integer
+tables, a few NumPy calls per step for a million chunks.
 
-Draws are hashes of (seed, epoch, side, line, place in the line, step). So a line is cut in the same way whatever else
-is cut with it, in whatever order: training that is resumed, or spread over processes, sees the same subwords.
+Draws are hashes of (seed, epoch, side, line, position in the line, step). A line's segmentation therefore does not
+depend on the other lines or on their order: resumed or distributed training sees the same subwords.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from regard.common.ragged import Integers, Ragged
 
 Merges = Mapping[tuple[int, int], tuple[int, int]]  # (left id, right id) → (priority, 0 the best; merged id)
 
-CHUNK_BYTES = 32  # longer stretches without a space are cut between subwords of the plain segmentation
-MAX_NODES = 1 << 21  # several hundred MB; the graph is then begun afresh, with no effect on what is drawn
+CHUNK_BYTES = 32  # longer runs without a space are split between subwords of the plain segmentation
+MAX_NODES = 1 << 21  # several hundred MB; a larger graph is discarded and rebuilt, which does not change the draws
 _BLOCK = 1 << 20  # chunks drawn at a time
 
 
 class Chunks:
-    """The distinct chunks of a text, numbered as they come, and the subwords of each without dropout.
+    """The distinct chunks of a text, numbered in order of appearance, and their subwords without dropout.
 
-    A chunk is what the merges never look beyond: a word with the space before it, a run of punctuation. ``split`` gives
-    the chunks of a line, ``cut`` the subwords of a chunk, ``sizes`` the bytes of each subword. A line whose words stand
-    one space apart has the chunks that its words have as lines of their own, so a word is split once.
+    Merges never cross chunks. A chunk is a word with the space before it, or a run of punctuation. ``split`` gives the
+    chunks of a line, ``cut`` the subwords of a chunk, ``sizes`` the bytes of each subword. If single spaces separate
+    the words of a line, its chunks are those of its words alone, so each distinct word is split once.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Chunks:
                 try:
                     found = self._words[word] = self._whole(word)
                 except ValueError:
-                    return self._whole(text)  # and say where in the line
+                    return self._whole(text)  # raises with the position in the line
             numbers += found
         return numbers
 
@@ -108,7 +108,7 @@ class Chunks:
 class Dropout:
     """Draws segmentations of chunks.
 
-    ``letters[token]`` are the ids of the single bytes that a token is made of, from which merging starts.
+    ``letters[token]`` are the ids of a token's single bytes. Merging starts from them.
     """
 
     def __init__(self, merges: Merges, letters: Sequence[tuple[int, ...]]) -> None:
@@ -120,18 +120,18 @@ class Dropout:
     def _forget(self) -> None:
         self._node: dict[tuple[int, ...], int] = {}
         # Node n's parts are _values[_ends[n]] … _values[_ends[n + 1] − 1]. Its edges, best merge first, are _first[n] …
-        # _first[n] + _degree[n] − 1; a degree of −1 is not known yet. Edge e merges what is at _at[e] and after it, and
+        # _first[n] + _degree[n] − 1; a degree of −1 is not known yet. Edge e merges parts _at[e] and _at[e] + 1 and
         # leads to node _next[e]; −1 is not known yet.
         self._values, self._ends = array("I"), array("q", [0])
         self._first, self._degree, self._at, self._next = array("q"), array("i"), array("i"), array("q")
-        # the node that each chunk of one table starts from, or −1
+        # the start node of each chunk of one table, or −1
         self._of: Integers | None = None
         self._starts: Integers = np.zeros(0, np.int64)
 
     def draw(self, lines: Ragged, table: Ragged, keys: Integers, p: float, *, alike: bool = False) -> Ragged:
         """The subwords of each line, given as chunks, at dropout ``p``; one key per line.
 
-        With ``alike`` a chunk is cut the same way wherever it stands in a line, and in lines of the same key.
+        With ``alike`` all occurrences of a chunk in lines of the same key have one segmentation.
         """
         if not 0 <= p < 1:
             raise ValueError(f"BPE-dropout: expected a probability of at least 0 and below 1, got {p}")
@@ -143,7 +143,7 @@ class Dropout:
             place = np.arange(len(lines.values)) - np.repeat(lines.offsets[:-1], lines.lengths)
         keys = mix(np.repeat(keys, lines.lengths), place)
         ends = np.concatenate([[0], np.cumsum(self._letter_counts[table.values])])
-        merges = np.diff(ends[table.offsets]) - table.lengths  # each makes one of two
+        merges = np.diff(ends[table.offsets]) - table.lengths  # each reduces the count by one
         blocks = [slice(a, a + _BLOCK) for a in range(0, len(keys), _BLOCK)]
         with self._lock:
             parts = [self._block(lines.values[block], table, merges, keys[block], p) for block in blocks]
@@ -151,7 +151,7 @@ class Dropout:
         return Ragged(np.concatenate([part.values for part in parts]), ends[lines.offsets])
 
     def _block(self, chunks: Integers, table: Ragged, merges: Integers, keys: Integers, p: float) -> Ragged:
-        """The subwords of chunks; ``merges``: how many each chunk of the table takes."""
+        """The subwords of chunks; ``merges`` is the number of merges of each chunk of the table."""
         if len(self._degree) > MAX_NODES:
             self._forget()
         plain, first = _plain_chances(p, int(merges.max())), mix(keys, 0)
@@ -159,10 +159,10 @@ class Dropout:
         if not len(departs):
             return table.take(chunks)
         nodes = self._starting(chunks[departs], table)
-        # first[departs] is above plain[k] for the first time at one more than the plain steps
+        # the number of plain steps is one less than the smallest k with first[departs] > plain[k]
         steps = len(plain) - np.searchsorted(plain[::-1], first[departs]) - 1
         nodes = self._walk(self._plainly(nodes, steps), keys[departs], _chances(p))
-        # those nodes as more rows of the table
+        # append these nodes to the table as rows
         kinds, which = _distinct(nodes, len(self._degree))
         known = Ragged(np.frombuffer(self._values, np.uint32), np.frombuffer(self._ends, np.int64)).take(kinds)
         rows = chunks.astype(np.int64)
@@ -171,7 +171,7 @@ class Dropout:
         return Ragged(values, np.concatenate([table.offsets, table.offsets[-1] + known.offsets[1:]])).take(rows)
 
     def _starting(self, chunks: Integers, table: Ragged) -> Integers:
-        """The nodes of their single letters."""
+        """The start node of each chunk: its single bytes."""
         if self._of is not table.values:
             self._of, self._starts = table.values, np.full(table.rows, -1)
         new = np.unique(chunks[self._starts[chunks] < 0])
@@ -180,7 +180,7 @@ class Dropout:
         return np.asarray(self._starts[chunks])
 
     def _plainly(self, nodes: Integers, steps: Integers) -> Integers:
-        """From each node along so many best edges."""
+        """From each node along its best edges, as many as ``steps``."""
         moving = np.flatnonzero(steps)
         while len(moving):
             here = nodes[moving]
@@ -191,14 +191,14 @@ class Dropout:
         return nodes
 
     def _walk(self, nodes: Integers, keys: Integers, chances: Integers) -> Integers:
-        """From each node along drawn edges, the first not the best, until one is drawn that the node does not have."""
+        """From each node along drawn edges until a draw exceeds its edges. The first edge is never the best one."""
         moving, step = np.arange(len(nodes)), 0
         while len(moving):
             here = nodes[moving]
             self._expand(here)
             left_out = len(chances) - np.searchsorted(chances, mix(keys[moving], step + 1), side="right")
             if step == 0:
-                left_out += 1  # it is here because the best was left out
+                left_out += 1  # the walk starts where the best merge was dropped
             goes = left_out < np.frombuffer(self._degree, np.int32)[here]
             moving, here, left_out = moving[goes], here[goes], left_out[goes]
             nodes[moving] = self._follow(here, left_out) if len(moving) else 0
@@ -206,7 +206,7 @@ class Dropout:
         return nodes
 
     def _expand(self, nodes: Integers) -> None:
-        """Finds the edges of nodes that have not been met."""
+        """Compute the edges of nodes reached for the first time."""
         new = nodes[np.frombuffer(self._degree, np.int32)[nodes] < 0]
         for node in np.unique(new).tolist():
             found = [(self._merges.get(pair), i) for i, pair in enumerate(pairwise(self._parts(node)))]
@@ -216,7 +216,7 @@ class Dropout:
             self._next.extend([-1] * len(best))
 
     def _follow(self, nodes: Integers, which: Integers) -> Integers:
-        """The ends of edges, made where they have not been met."""
+        """The nodes that edges lead to; make those reached for the first time."""
         edges = np.frombuffer(self._first, np.int64)[nodes] + which
         new = np.flatnonzero(np.frombuffer(self._next, np.int64)[edges] < 0)
         if len(new):
@@ -241,14 +241,14 @@ class Dropout:
 
 
 def _distinct(numbers: Integers, limit: int) -> tuple[Integers, Integers]:
-    """The different numbers below ``limit``, ascending, and for each number its place among them."""
+    """The distinct numbers, all below ``limit``, ascending; and for each number its index among them."""
     there = np.zeros(limit, bool)
     there[numbers] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
 
 
 def _chances(p: float) -> Integers:
-    """pᵏ for k = …, 2, 1 as 64-bit integers: a draw below the last k of them leaves out the k best merges."""
+    """pᵏ for k = …, 2, 1 as 64-bit integers: a draw below the last k of them drops the k best merges."""
     chances: list[int] = []
     chance = p
     while chance * 2.0**64 >= 1 and len(chances) < 256:

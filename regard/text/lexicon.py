@@ -1,11 +1,11 @@
-"""Words that are known: a list of them in little room, with all their beginnings, and what a text has beyond it.
+"""A compact lexicon: the known words and all their prefixes, and the unknown words of a text.
 
-A model that writes subwords can put them together to words that nobody ever wrote. With the words of its language
-beside it (``lexicon.npz`` in its folder), a translator sees that, and looks for another translation.
+A subword model can produce words that do not exist. With the words of the target language (``lexicon.npz`` in the model
+folder) a translator notices them and searches for another translation.
 
-Words are runs of letters, case aside: "L'été 2024" has two, and "m²" has one. They are kept as the smallest automaton
-that knows them (Daciuk et al. 2000, https://aclanthology.org/J00-1002): words share their ends as they share their
-beginnings, so that half a million French ones are 140,000 arrows, read in milliseconds and followed letter by letter.
+Words are runs of letters, ignoring case: "L'été 2024" has two, "m²" has one. They are stored as a minimal automaton
+(Daciuk et al. 2000, https://aclanthology.org/J00-1002), which shares prefixes and suffixes: half a million French words
+are 140,000 transitions, loaded in milliseconds and followed letter by letter.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from regard.files.whole import write_whole
 __all__ = ["FILE", "Lexicon", "plain", "runs", "words_of"]
 
 FILE = "lexicon.npz"
-"""Its name in a model folder."""
+"""The file's name in a model folder."""
 MOST = 1 << 25  # bytes, packed and unpacked: half a million words of French have 1.3 million
 
 
 def runs(text: str) -> list[str]:
-    """Its runs of letters, as they are, and "" at the end if the last one is over.
+    """The runs of letters of a text, unchanged; a final "" says that the text does not end in a letter.
 
     >>> runs("12 m²"), runs("L'été")
     (['m', ''], ['L', 'été'])
@@ -42,7 +42,7 @@ def runs(text: str) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Text as words are compared in: Unicode's compatible characters are one, and case is gone."""
+    """Text as it is compared: NFKC-normalized and case-folded."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
@@ -55,7 +55,7 @@ def words_of(text: str) -> list[str]:
 
 
 class Lexicon:
-    """A set of words that also knows how words begin. Make one with ``of`` or ``load``.
+    """A set of words and of their prefixes. Make one with ``of`` or ``load``.
 
     >>> known = Lexicon.of(["chat", "chats", "chien"])
     >>> "chats" in known, "cha" in known, known.begins("cha"), known.begins("chatte"), len(known)
@@ -65,11 +65,11 @@ class Lexicon:
     """
 
     def __init__(self, letters: NDArray[np.int32], targets: NDArray[np.int32], first: NDArray[np.int32]) -> None:
-        """Arrows with their letters and where they lead; ``first`` is where those of each state begin, and their end.
+        """Transitions: a letter and a target state each. Those of state s are ``first[s]`` … ``first[s + 1]`` − 1.
 
-        The last state is the start. The sign of a target tells whether a word may end there: ~s if so, s if not.
+        The last state is the start. A target is ~s if a word may end there, s if not.
         """
-        self._arrows: dict[int, dict[int, int]] = {}  # of the states where walks came by
+        self._arrows: dict[int, dict[int, int]] = {}  # of the states visited so far
         self._arrays = {"letters": letters, "targets": targets, "first": first}
         self._letters, self._targets, self._first = letters.tolist(), targets.tolist(), first.tolist()
 
@@ -77,7 +77,7 @@ class Lexicon:
 
     @classmethod
     def of(cls, words: Iterable[str]) -> Lexicon:
-        """All the words of these texts; a word is itself a text."""
+        """The lexicon of all words in these texts; a text may be a single word."""
         if isinstance(words, str):
             raise TypeError(f"Lexicon.of: expected words or lines, got one string, {words[:40]!r}: put it into a list")
         known = sorted({word for text in words for word in words_of(text)})
@@ -87,7 +87,7 @@ class Lexicon:
         numbers: dict[tuple[tuple[str, int], ...], int] = {}
 
         def closed(arrows: list[tuple[str, int]]) -> int:
-            """The state with these arrows: one that is there, or a new one."""
+            """The state with these transitions: an existing one, or a new one."""
             key = tuple(arrows)
             if key not in numbers:
                 numbers[key] = len(first) - 1
@@ -96,8 +96,8 @@ class Lexicon:
                 first.append(len(letters))
             return numbers[key]
 
-        # Of the word read last, the states that may still get arrows: each with its arrows so far, and whether a word
-        # ends there. The next word shares its beginning, and what comes after that is closed.
+        # The states of the last word that may still get transitions: each with those it has, and whether a word ends
+        # there. The next word shares a prefix with it; the states after that prefix are final.
         path: list[tuple[list[tuple[str, int]], bool]] = [([], False)]
         last = ""
         for word in [*known, ""]:
@@ -111,13 +111,13 @@ class Lexicon:
             for k in range(shared, len(word)):
                 path.append(([], k == len(word) - 1))
             last = word
-        # the start is a state of its own, the last one, also where another has the same arrows
+        # the start state must be the last one, so it is not shared with an equal state
         numbers.clear()
         closed(path[0][0])
         return cls(*(np.array(x, np.int32) for x in (letters, targets, first)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it, all of it or nothing; equal ones give equal files."""
+        """Write the lexicon atomically; equal lexicons give equal files."""
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             for name, array in self._arrays.items():
@@ -128,12 +128,12 @@ class Lexicon:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lexicon:
-        """Reads what ``save`` wrote."""
+        """Read a file that ``save`` wrote."""
         data = bytes_of(path, MOST)
         try:
             found = members(data, MOST)
             arrays = [_array(found[f"{name}.npy"]) for name in ("letters", "targets", "first")]
-        except Exception as error:  # whatever a damaged archive makes zipfile, zlib and NumPy raise
+        except Exception as error:  # zipfile, zlib and NumPy raise many kinds on a damaged archive
             raise ValueError(f"{path}: cut short, or not a lexicon that regard wrote ({error})") from error
         if not _sound(*arrays):
             raise ValueError(f"{path}: not a lexicon that regard wrote: its transitions are invalid")
@@ -145,7 +145,7 @@ class Lexicon:
         return isinstance(word, str) and self._walk(plain(word))[1]
 
     def begins(self, start: str, cut: bytes = b"") -> bool:
-        """Whether a word begins with this, or is it; with ``cut``: then comes a letter whose first bytes these are.
+        """Whether ``start`` is a prefix of a word; with ``cut``, one whose next letter starts with these bytes.
 
         >>> [Lexicon.of(["thé"]).begins("th", cut) for cut in (b"", b"\\xc3", b"\\xc5")]
         [True, True, False]
@@ -156,11 +156,11 @@ class Lexicon:
         return any(chr(letter).encode().startswith(cut) for letter in self._from(state))
 
     def beyond(self, text: str, own: Collection[str] = ()) -> list[str]:
-        """The words of a text that are neither known nor ``own``."""
+        """The words of a text that are neither in the lexicon nor in ``own``."""
         return [word for word in words_of(text) if word not in own and not self._walk(word)[1]]
 
     def __iter__(self) -> Iterator[str]:
-        """The words, in order."""
+        """The words in alphabetical order."""
         stack = [("", len(self._first) - 2, False)]
         while stack:
             word, state, ends = stack.pop()
@@ -171,14 +171,14 @@ class Lexicon:
                 stack.append((word + chr(self._letters[k]), ~target if target < 0 else target, target < 0))
 
     def __len__(self) -> int:
-        counts: list[int] = []  # words from each state on; states come after those they lead to
+        counts: list[int] = []  # words from each state on; a state comes after its targets
         for state in range(len(self._first) - 1):
             some = self._targets[self._first[state] : self._first[state + 1]]
             counts.append(sum(counts[~t] + 1 if t < 0 else counts[t] for t in some))
         return counts[-1]
 
     def _walk(self, text: str) -> tuple[int | None, bool]:
-        """The state after this text, None if no word begins with it, and whether it is a word."""
+        """The state after this text, None if it is no prefix; and whether it is a word."""
         state, ends = len(self._first) - 2, False
         for letter in map(ord, text):
             target = self._from(state).get(letter)
@@ -188,7 +188,7 @@ class Lexicon:
         return state, ends
 
     def _from(self, state: int) -> dict[int, int]:
-        """The arrows of a state, by letter."""
+        """The transitions of a state, by letter."""
         if state not in self._arrows:
             span = slice(self._first[state], self._first[state + 1])
             self._arrows[state] = dict(zip(self._letters[span], self._targets[span], strict=True))
@@ -196,25 +196,27 @@ class Lexicon:
 
 
 def _dated(name: str) -> zipfile.ZipInfo:
-    """A member of the archive, always of the same day."""
+    """An archive member with a fixed date, so that equal contents give equal files."""
     found = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
     found.compress_type = zipfile.ZIP_DEFLATED
     return found
 
 
 def _array(data: bytes) -> NDArray[np.int32]:
-    """A list of numbers in NumPy's format; its head may claim any size, so that of what follows counts."""
+    """A list of numbers in NumPy's format. Its header may claim any size, so the data's own size is used."""
     file = io.BytesIO(data)
     np.lib.format.read_magic(file)
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     numbers = data[file.tell() :]
     if dtype != np.int32 or shape != (len(numbers) // 4,) or len(numbers) % 4:
-        raise ValueError(f"expected a list of {len(numbers) // 4:,} whole numbers, it claims {shape} of {dtype}")
+        raise ValueError(
+            f"expected a list of {len(numbers) // 4:,} whole numbers; the header claims {shape} of {dtype}"
+        )
     return np.frombuffer(numbers, np.int32)
 
 
 def _sound(letters: NDArray[np.int32], targets: NDArray[np.int32], first: NDArray[np.int32]) -> bool:
-    """Whether every arrow leads to an earlier state, so that walking ends, and each letter of a state is another."""
+    """Whether every transition leads to an earlier state, so that walks end, and a state's letters are distinct."""
     if any(x.ndim != 1 or x.dtype != np.int32 for x in (letters, targets, first)) or len(first) < 2:
         return False
     if len(letters) != len(targets) or first[0] != 0 or first[-1] != len(letters) or (first[1:] < first[:-1]).any():

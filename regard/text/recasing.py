@@ -1,7 +1,7 @@
-"""Words of a lower-case vocabulary as people write them: spaces, the document's own letters, capitals at the start.
+"""Recasing: restore spaces, accents and capitals in the output of a lower-case vocabulary.
 
-BERT's subwords are words and marks, mostly without case and accents: ``amanda ' s at 8 : 30 .`` What is lost comes back
-from the document, which has its own spelling of nearly everything that a summary says, and from rules for the rest:
+BERT's subwords give words and punctuation marks, mostly without case and accents: ``amanda ' s at 8 : 30 .`` The
+document spells nearly every word of its summary; rules handle the rest:
 
     >>> document = Spelling.of("Amanda: I'm at Café Lux at 8:30! ¶ Bob: Are you?", str.lower)
     >>> document.text("bob meets amanda at café lux at 8 : 30 . she ' s there .".split())
@@ -19,8 +19,8 @@ from typing import NamedTuple
 BREAK = "¶"  # a line end, as in regard.data.documents
 _STOPS, _CLOSING, _OPENING = {*".!?"}, {*".,!?;:)]}%…”"}, {*"([{“#@"}
 _MONEY, _HYPHENS, _QUOTES, _APOSTROPHES = {*"$£€"}, {*"-/_–"}, {'"', "'", "’"}, {"'", "’"}
-_ENDINGS = {"s", "t", "m", "d", "re", "ve", "ll", "clock", "all", "em"}  # what an apostrophe has behind it
-# Words that have a capital at the start of a sentence and nowhere else.
+_ENDINGS = {"s", "t", "m", "d", "re", "ve", "ll", "clock", "all", "em"}  # what may follow an apostrophe
+# Words that are capitalized only at the start of a sentence.
 _FEW = """
 a about after all also am an and any anyway are as at be because been before but by bye can cause come could did do does
 doing don down even ever for from get go going good got great had has have he hello her here hey hi him his how if in
@@ -31,11 +31,11 @@ well were what whatever when where which while who why will wish with wow yeah y
 """
 _COMMON = frozenset(_FEW.split())
 _TOKEN = re.compile(r"\w+|[^\w\s]")
-_SPEAKER = 3  # words that a speaker's name before a colon may have
+_SPEAKER = 3  # the most words of a speaker's name before a colon
 
 
 class Word(NamedTuple):
-    """A word or mark of a text, [start, end) of it, and its ``key``: what is left of it in the vocabulary."""
+    """A word or mark of a text, at [start, end); ``key`` is its form in the vocabulary."""
 
     key: str
     text: str
@@ -44,14 +44,14 @@ class Word(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A word or mark as it is written; ``glued``: right behind the one before."""
+    """A word or mark as it is written; ``glued``: without a space before it."""
 
     text: str
     glued: bool
 
 
 class Spelling:
-    """How a document, in one line with ¶ for its line ends, spells its words."""
+    """How a document spells its words. The document is one line, with ¶ for line ends."""
 
     def __init__(self, words: Sequence[Word]) -> None:
         self.words = words
@@ -70,14 +70,14 @@ class Spelling:
 
     @classmethod
     def of(cls, line: str, key: Callable[[str], str]) -> Spelling:
-        """Of a line, whose words are runs of letters and digits, and single marks."""
+        """The spelling of a line; its words are runs of letters and digits, and single marks."""
         found = _TOKEN.finditer(line)
         return cls([Word(key(m.group()), m.group(), m.start(), m.end()) for m in found])
 
     def spell(self, key: str, at: int | None = None) -> str:
-        """A word as the document has it: there where it was copied from, or mostly; as it is if it has it nowhere.
+        """A word as the document spells it at ``at``, else most often; unchanged if it does not occur.
 
-        The capital of a sentence's first word tells nothing of a common one.
+        A capital at the start of a sentence does not count as evidence for a common word.
         """
         if at is not None and self.words[at].key == key and not self._starts[at]:
             return self.words[at].text
@@ -89,9 +89,9 @@ class Spelling:
         return key
 
     def write(self, keys: Sequence[str], places: Sequence[int | None] = (), *, cased: bool = False) -> list[Written]:
-        """Words and marks of a summary as they are to be written; ``places`` are the words that they were copied from.
+        """The spelling of a summary's words and marks; ``places`` are the document words they were copied from.
 
-        ``cased``: they have their letters, and only spaces are put right.
+        With ``cased`` only spaces are restored.
         """
         glued = together(keys, self)
         at = places or [None] * len(keys)
@@ -102,12 +102,12 @@ class Spelling:
         return [Written(*both) for both in zip(texts, glued, strict=True)]
 
     def text(self, keys: Sequence[str]) -> str:
-        """All of it as one text."""
+        """The words and marks as one text."""
         return join_words(self.write(keys))
 
 
 def join_words(words: Iterable[Written]) -> str:
-    """Words with spaces where they belong, and lines.
+    """The text of words: spaces between them, and line ends for ¶.
 
     >>> join_words([Written("Hi", False), Written("!", True), Written("¶", False), Written("Bye", False)])
     'Hi!\\nBye'
@@ -117,7 +117,7 @@ def join_words(words: Iterable[Written]) -> str:
 
 
 def space_words(words: Sequence[str]) -> str:
-    """Words and marks with spaces where they belong, by rules alone.
+    """The text of words and marks, spaced by rules alone.
 
     >>> space_words('the parents \\' " big - day " is on 5 , 000 lists , isn \\' t it ?'.split())
     'the parents\\' "big-day" is on 5,000 lists, isn\\'t it?'
@@ -126,10 +126,10 @@ def space_words(words: Sequence[str]) -> str:
 
 
 def together(words: Sequence[str], document: Spelling) -> list[bool]:
-    """For each word or mark: does it stand right behind the one before it?"""
+    """Whether each word or mark follows the one before it without a space."""
     found: list[bool] = []
     open_quotes: set[str] = set()
-    after = False  # is the next one glued to this one, whatever it is?
+    after = False  # whether the next one is glued to this one
     for i, word in enumerate(words):
         before = words[i - 1] if i else BREAK
         glue = after
@@ -144,7 +144,7 @@ def together(words: Sequence[str], document: Spelling) -> list[bool]:
 
 
 def _touching(words: Sequence[str], i: int, document: Spelling) -> bool:
-    """Is this word, no quote or apostrophe, right behind the one before it, neither being a line end?"""
+    """Whether no space separates two words, neither of them a line end, the second not a quote or apostrophe."""
     before, word = words[i - 1], words[i]
     two = words[i - 2] if i > 1 else ""
     if word in _CLOSING or before in _OPENING or (before in _MONEY and word[0].isdigit()):
@@ -159,7 +159,7 @@ def _touching(words: Sequence[str], i: int, document: Spelling) -> bool:
 
 
 def _quote(words: Sequence[str], i: int, opened: set[str]) -> tuple[bool, bool]:
-    """A quotation mark or an apostrophe: is it right behind the word before, and the next right behind it?"""
+    """Whether a quotation mark or apostrophe is glued to the word before it, and whether the next is glued to it."""
     mark, before, after = words[i], words[i - 1] if i else BREAK, words[i + 1] if i + 1 < len(words) else BREAK
     if mark in _APOSTROPHES and before[-1].isalnum():
         if after in _ENDINGS or (before in ("o", "y") and after[0].isalnum()):
@@ -174,7 +174,7 @@ def _quote(words: Sequence[str], i: int, opened: set[str]) -> tuple[bool, bool]:
 
 
 def _sentences(words: Sequence[str], glued: Sequence[bool]) -> list[bool]:
-    """Where sentences begin: at the start, on a new line, and behind a stop that is none of an abbreviation or of …"""
+    """Where sentences begin: at the start, on a new line, after a stop not of an abbreviation or an ellipsis."""
     found, first = [], True
     for i, word in enumerate(words):
         begins = first and word[0].isalnum()
@@ -188,7 +188,7 @@ def _sentences(words: Sequence[str], glued: Sequence[bool]) -> list[bool]:
 
 
 def _starts(words: Sequence[Word]) -> list[bool]:
-    """Where a document's sentences begin; who speaks, before a colon at the start of a line, is no such beginning."""
+    """Where a document's sentences begin. A speaker's name, before a colon at the start of a line, does not count."""
     found, first, line = [], True, 0
     for i, word in enumerate(words):
         speaker = False

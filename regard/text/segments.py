@@ -1,6 +1,4 @@
-"""A line cut into segments that a model can read: after sentence ends; where that is not enough, after commas, at
-spaces, and at last between any two characters.
-"""
+"""Segmentation: split a line into sentences; split long ones after commas, at spaces, or between any two characters."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ from regard.text.subwords import Encoded
 __all__ = ["Interval", "Joint", "Segment", "gap", "segments", "sentence_places", "sentences"]
 
 Interval = tuple[int, int]
-"""Where a stretch of a text starts and ends."""
+"""Where a span of text starts and ends."""
 
-# The end of a sentence, with what closes it, and the white space after it.
+# The end of a sentence, with closing marks and the white space after it.
 _END = re.compile(r"""(?:[.!?…]["'»”’)\]]*)(\s+)|(?<=[。！？])(\s*)""")
-# What a full stop belongs to that ends no sentence: titles, initials, "e.g.", "p.m."
+# Abbreviations, whose full stop does not end a sentence: titles, initials, "e.g.", "p.m."
 _SHORT = re.compile(
     r"(?:^|[\s(\"'“«])(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Capt|vs|cf|(?:[A-Z]\.)*[A-Z]|(?:[a-z]\.)+[a-z])\.$"
 )
@@ -29,8 +27,9 @@ _SPACE = re.compile(r"\s+")
 
 
 class Joint(NamedTuple):
-    """How a stretch of a text follows the one before: with white space between them or not, and with what between
-    their translations. None is what the translations themselves ask for, see :func:`gap`.
+    """How a span follows the one before: whether white space separates them, and what separates their translations.
+
+    A ``gap`` of None is decided by the translations, see :func:`gap`.
     """
 
     spaced: bool = True
@@ -38,7 +37,7 @@ class Joint(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A stretch of a line and its subwords, whose offsets are those of the stretch."""
+    """A span of a line and its subwords, whose offsets count from the start of the span."""
 
     start: int
     end: int
@@ -47,7 +46,7 @@ class Segment(NamedTuple):
 
 
 def sentences(line: str) -> list[str]:
-    """A line cut after sentence ends.
+    """The sentences of a line.
 
     >>> sentences("Is Mr. Smith there? No. He is out.")
     ['Is Mr. Smith there?', 'No.', 'He is out.']
@@ -58,10 +57,10 @@ def sentences(line: str) -> list[str]:
 def segments(
     line: str, encode: Callable[[Sequence[str]], list[Encoded]], limit: int, *, keep: Sequence[Interval] = ()
 ) -> list[Segment]:
-    """The sentences of a line; one of more than ``limit`` subwords is halved until its parts have no more.
+    """The sentences of a line. One of more than ``limit`` subwords is halved until no part exceeds the limit.
 
-    It is cut near its middle: after a comma, a semicolon or a colon, else at a space, else between two characters, but
-    never inside one of the stretches that are to ``keep``. What cannot be cut may be longer than the limit.
+    A sentence is cut near its middle: after a comma, semicolon or colon, else at a space, else between two characters,
+    but never inside a span of ``keep``. A span that cannot be cut may exceed the limit.
     """
     found: list[Segment] = []
     todo = sentence_places(line)[::-1]
@@ -78,7 +77,7 @@ def segments(
 
 
 def gap(left: str, right: str) -> str:
-    """What belongs between the translations of two segments: a space, but in scripts that are written without.
+    """What separates the translations of two segments: a space, or nothing in scripts written without spaces.
 
     >>> gap("Un.", "Deux."), gap("一。", "二。")
     (' ', '')
@@ -101,7 +100,7 @@ def sentence_places(line: str) -> list[Interval]:
 
 
 def _halves(line: str, start: int, end: int, keep: Sequence[Interval]) -> list[Interval]:
-    """Two parts of a stretch; none if it cannot be cut."""
+    """The two parts of a span; none if it cannot be cut."""
     middle, quarter = (start + end) // 2, (end - start) / 4
 
     def near(at: int) -> int:
@@ -120,7 +119,7 @@ def _ends(what: re.Pattern[str], line: str, start: int, end: int) -> list[int]:
 
 
 def _outward(line: str, start: int, end: int) -> Iterator[int]:
-    """Between characters, from the middle on; inside what people see as one only if that is all there is."""
+    """Indices from the middle outward: first borders of grapheme clusters, then all others."""
     middle = (start + end) // 2
     places = [at for k in range(end - start) for at in (middle - k, middle + k) if start < at < end]
     yield from (at for at in places if border(line, at))
@@ -128,14 +127,14 @@ def _outward(line: str, start: int, end: int) -> Iterator[int]:
 
 
 def _stripped(line: str, start: int, end: int) -> Interval | None:
-    """A stretch without the white space around it; None if that is all."""
+    """A span without the white space around it; None if nothing else is left."""
     text = line[start:end]
     first = start + len(text) - len(text.lstrip())
     return (first, first + len(text.strip())) if text.strip() else None
 
 
 def _joint(line: str, at: int) -> Joint:
-    """The rest of a word that was cut follows without a space; scripts without spaces have no such words."""
+    """The rest of a split word follows without a gap; in scripts without spaces the translations decide."""
     before, after = line[at - 1 : at], line[at]
     if not before or before.isspace():
         return Joint()

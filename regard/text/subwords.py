@@ -1,4 +1,4 @@
-"""Subwords: byte-level BPE by the ``tokenizers`` library, with the way back to characters and words."""
+"""Subwords: byte-level BPE by the ``tokenizers`` library, with maps back to characters and words."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ PAD, BOS, EOS, UNK = range(4)
 MOST = 1 << 26  # bytes of a tokenizer.json: a million subwords have half of it
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
-# A word, a number or a run of other signs, each with the white space before it; the rest of the white space.
+# A word, a number or a run of other characters, each with the white space before it; the rest of the white space.
 _PIECE = r"\s?[\p{L}\p{M}]+|\s?\p{N}+|\s?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
-_LONGEST = 1000  # characters of what is learned from as a word: longer is a rule, a code or a picture
+_LONGEST = 1000  # characters of the longest word learned from: a longer one is a ruler, code or encoded data
 _ENDLESS = re.compile(rf"\s?[!-~]{{{_LONGEST + 1},}}")
 _UNSPACED = re.compile(rf"\S{{{_LONGEST + 1},}}")
-_PARTS = {  # of a tokenizer.json, and the types that they may be made of
+_PARTS = {  # of a tokenizer.json, and the types allowed in each
     "normalizer": ("Sequence", "Prepend", "Lowercase", "BertNormalizer"),
     "pre_tokenizer": ("Sequence", "Split", "ByteLevel", "BertPreTokenizer"),
     "decoder": ("Sequence", "ByteLevel", "Strip", "WordPiece"),
 }
-_PREFIX = " "  # put before every line, so that the first word is the same word as elsewhere
+_PREFIX = " "  # added to the start of every line, so that its first word is encoded as elsewhere
 
 
 class Encoded(NamedTuple):
-    """A line in subwords; all four have one entry per subword.
+    """A line in subwords; all four lists have one entry per subword.
 
-    ``offsets`` are spans of characters of the line, without the space before a word; where a character is cut into
-    bytes, each part has the whole character. ``words`` counts what ``line.split()`` gives, ``pieces`` also takes
-    punctuation from words. White space between words is of no word: −1.
+    ``offsets`` are character spans of the line, without the space before a word. Where several subwords share a
+    character's bytes, each has the whole character. ``words`` numbers the words of ``line.split()``, −1 for white
+    space between them; ``pieces`` also separates punctuation from words.
     """
 
     ids: list[int]
@@ -58,9 +58,9 @@ class Encoded(NamedTuple):
 class Subwords:
     """A vocabulary of subwords. Make one with ``learn`` or ``load``.
 
-    Ids 0 to 3 are <pad>, <s>, </s> and <unk>, then come the ``extra`` tokens (languages, tasks), then all 256 bytes, so
-    any text is encoded and comes back as it was. Special tokens are never made of text: in a line, "</s>" is just
-    these four characters.
+    Ids 0 to 3 are <pad>, <s>, </s> and <unk>. The ``extra`` tokens (languages, tasks) follow, then all 256 bytes, so
+    encoding any text is reversible. Text never becomes a special token: in a line, "</s>" is just these four
+    characters.
 
     >>> subwords = Subwords.learn([["the cat sat", "the cat"], ["le chat"]], vocab_size=280)
     >>> line = subwords.encode("the cat 🐈")
@@ -99,10 +99,10 @@ class Subwords:
         min_frequency: int = 2,
         progress: Callable[[int], None] | None = None,
     ) -> Subwords:
-        """Learns one joint vocabulary on the lines of several texts (say, both languages).
+        """Learn one joint vocabulary from the lines of several texts (say, both languages).
 
-        ``vocab_size`` counts everything; a small text may give fewer. ``progress`` is called with the number of lines
-        read so far. The same lines give the same vocabulary.
+        ``vocab_size`` includes special and extra tokens; a small text may give fewer. ``progress`` is called with the
+        number of lines read so far. The same lines give the same vocabulary.
         """
         from tokenizers import decoders, trainers
 
@@ -132,12 +132,12 @@ class Subwords:
         return cls(tokenizer, lowercase=lowercase)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes tokenizer.json, all of it or nothing."""
+        """Write tokenizer.json atomically."""
         write_whole(Path(path), self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Subwords:
-        """Reads what ``save`` wrote."""
+        """Read a file that ``save`` wrote."""
         data = bytes_of(path, MOST)
         try:
             return cls.from_json(data.decode())
@@ -145,7 +145,7 @@ class Subwords:
             raise ValueError(f"{path}: not a usable tokenizer.json: {error}") from error
 
     def to_json(self) -> str:
-        """The file format of the ``tokenizers`` library, which can load it by itself."""
+        """The content of tokenizer.json, which the ``tokenizers`` library also loads by itself."""
         whole = json.loads(self._tokenizer.to_str())
         if self.lowercase:
             whole["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, whole["normalizer"]]}
@@ -157,7 +157,7 @@ class Subwords:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Subwords:
-        """Those of a tokenizer that ``to_json`` described."""
+        """The subwords of a tokenizer parsed from ``to_json``."""
         from tokenizers import normalizers
 
         prefix, found = normalizers.Prepend(_PREFIX), tokenizer.normalizer
@@ -167,13 +167,13 @@ class Subwords:
         own: Any = _blank().pre_tokenizer
         if tokenizer.pre_tokenizer is None or tokenizer.pre_tokenizer.__getstate__() != own.__getstate__():
             raise ValueError("expected Subwords' own pre-tokenizer; it was made by something else")
-        # Lower-casing is done here, character by character, so that offsets stay those of the line.
+        # This class lower-cases character by character, so that offsets refer to the line.
         tokenizer.normalizer = prefix
         return cls(tokenizer, lowercase=found.__getstate__() == lower.__getstate__())
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for equal subwords."""
+        """A hash of the vocabulary."""
         return fingerprint(self.to_json())
 
     # --- using it ---
@@ -182,38 +182,38 @@ class Subwords:
         return len(self._bytes)
 
     def token(self, id: int) -> str:
-        """A subword as text; � stands for bytes that are not characters by themselves."""
+        """A subword as text; � replaces bytes that are not whole characters."""
         if id < len(SPECIAL):
             return SPECIAL[id]
         return next((name for name, i in self.extra.items() if i == id), self._bytes[id].decode(errors="replace"))
 
     @property
     def silent(self) -> list[int]:
-        """Tokens that are no text: the special ones, and the extra ones."""
+        """Ids without text: the special and the extra tokens."""
         return [PAD, BOS, EOS, UNK, *self.extra.values()]
 
     @property
     def breaks(self) -> list[int]:
-        """Tokens with a line end in them."""
+        """Ids of tokens that contain a line end."""
         return [i for i, token in enumerate(self._bytes) if b"\n" in token or b"\r" in token]
 
     def names(self) -> list[str]:
-        """All subwords by number, as tokenizer.json writes them: a byte is a printable character, a space is Ġ."""
+        """All subwords by id, as tokenizer.json writes them: each byte is a printable character, a space is Ġ."""
         known = self._tokenizer.get_vocab()
         return sorted(known, key=known.__getitem__)
 
     def encode(self, line: str, *, dropout: float = 0.0, seed: int = 0, epoch: int = 0, number: int = 0) -> Encoded:
-        """The subwords of a line; no <s> or </s> is added.
+        """The subwords of a line, without <s> and </s>.
 
-        With ``dropout`` some merges are left out (BPE-dropout): which ones depends on the line and on (seed, epoch,
-        number of the line), and on nothing else.
+        ``dropout`` is the probability of dropping a merge (BPE-dropout). The result depends only on the line, ``seed``,
+        ``epoch`` and the line's ``number``.
         """
         return self.encode_batch([line], dropout=dropout, seed=seed, epoch=epoch, number=number)[0]
 
     def encode_batch(
         self, lines: Sequence[str], *, dropout: float = 0.0, seed: int = 0, epoch: int = 0, number: int = 0
     ) -> list[Encoded]:
-        """``encode`` for many lines, the first of which has this number."""
+        """``encode`` for many lines; ``number`` is that of the first."""
         lines = [lines] if isinstance(lines, str) else list(lines)
         texts = [self._checked(line) for line in lines]
         if dropout:
@@ -227,7 +227,7 @@ class Subwords:
         return [self._located(line, text, row) for line, text, row in zip(lines, texts, ids, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of subwords; special and extra tokens give nothing, bytes that are not UTF-8 give �."""
+        """The text of subwords, without special and extra tokens; � replaces invalid UTF-8."""
         text = b"".join([self._bytes[i] for i in ids]).decode(errors="replace")
         return text.removeprefix(_PREFIX)
 
@@ -238,16 +238,16 @@ class Subwords:
 
     @cached_property
     def characters(self) -> frozenset[str]:
-        """Those that stand in a subword as a whole; any other is written byte by byte."""
+        """Characters that some subword contains whole; others are spelled byte by byte."""
         return frozenset("".join(token.decode(errors="ignore") for token in self._bytes))
 
     @property
     def spelled(self) -> Sequence[bytes]:
-        """The bytes of each subword; none of special and extra tokens."""
+        """The bytes of each subword, empty for special and extra tokens."""
         return self._bytes
 
     def chunks(self) -> Chunks:
-        """An empty table of chunks of text, to encode a corpus with."""
+        """An empty table of chunks, for encoding a corpus."""
         split, cut = self._tokenizer.pre_tokenizer.pre_tokenize_str, self._tokenizer.model.tokenize
         return Chunks(
             lambda line: [piece for piece, _ in split(_PREFIX + text)] if (text := self._checked(line)) else [],
@@ -272,7 +272,7 @@ class Subwords:
         return _lower(line) if self.lowercase else line
 
     def _located(self, line: str, text: str, ids: list[int]) -> Encoded:
-        """Where each subword stands. ``text`` is the line, perhaps lower-cased."""
+        """Subwords with their places in the line. ``text`` is the line, perhaps lower-cased."""
         char_of, piece_of, word_of = self._bytes_of(line, text)
         out, byte = Encoded(ids, [], [], []), 0
         for i in ids:
@@ -286,15 +286,15 @@ class Subwords:
         return out
 
     def _bytes_of(self, line: str, text: str) -> tuple[list[int], list[int], list[int]]:
-        """For each byte, the prefix's first: its character (−1 for the prefix), its piece, and the word that it is in.
+        """For each byte, starting with the prefix's: its character (−1 for the prefix), its piece and its word.
 
         White space within a piece belongs to the word after it.
         """
         origin = [i for i, char in enumerate(line) for _ in (char.lower() if self.lowercase else char)]
         char_of = [-1, *(origin[i] for i, char in enumerate(text) for _ in char.encode())]
         pieces = self._tokenizer.pre_tokenizer.pre_tokenize_str(_PREFIX + text) if text else []
-        piece_of = [k for k, (piece, _) in enumerate(pieces) for _ in piece]  # a byte is written as one character
-        words = [*word_numbers(line), -1]  # its last entry, −1, is also the prefix's
+        piece_of = [k for k, (piece, _) in enumerate(pieces) for _ in piece]  # a piece has one character per byte
+        words = [*word_numbers(line), -1]  # the prefix, character −1, uses the last entry
         word_of = [words[char] for char in char_of]
         for byte in reversed(range(len(piece_of) - 1)):
             if word_of[byte] < 0 and piece_of[byte] == piece_of[byte + 1]:
@@ -303,7 +303,7 @@ class Subwords:
 
 
 def fingerprint(tokenizer: str) -> str:
-    """Equal for equal subwords, of their tokenizer.json."""
+    """A hash of a tokenizer.json."""
     return hashlib.sha256(tokenizer.encode()).hexdigest()[:32]
 
 
@@ -317,7 +317,7 @@ class _Lines:
         lowercase: bool,
         progress: Callable[[int], None] | None,
     ) -> None:
-        """``split`` gives the pieces of a line, with where they stand."""
+        """``split`` gives the pieces of a line with their spans."""
         self._texts, self._split, self._lowercase, self._progress = texts, split, lowercase, progress
         self.count, self.text = 0, False
 
@@ -339,9 +339,9 @@ class _Lines:
             self._progress(self.count)
 
     def _of_words(self, line: str) -> str:
-        """The line without what is too long for a word: in ASCII up to the next space, in other scripts as a piece.
+        """The line without overlong words: ASCII runs without a space, and single pieces in other scripts.
 
-        A picture in base64 is many pieces without a space, and so is an article in Chinese.
+        Only in ASCII does a missing space mean encoded data: an article in Chinese has no spaces either.
         """
         line = _ENDLESS.sub("", line)
         if not _UNSPACED.search(line):
@@ -362,7 +362,7 @@ def _blank() -> Tokenizer:
 
 
 def parse_tokenizer(text: str) -> Tokenizer:
-    """A tokenizer.json as the library reads it. Parts that are not ours or BERT's may take for ever, or panic."""
+    """Parse a tokenizer.json. Only our own and BERT's components are allowed: others may hang or panic."""
     from tokenizers import Tokenizer
 
     table = parse_json(text)
@@ -403,19 +403,19 @@ def _check(tokenizer: Tokenizer) -> None:
 
 
 def _byte_chars() -> dict[int, str]:
-    """The printable alphabet in which byte-level tokens are written: each byte as itself or, if unseen, from U+0100."""
+    """The characters of byte-level tokens: a printable byte as itself, any other as a character from U+0100."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in shown]
     return {byte: chr(byte) for byte in shown} | {byte: chr(0x100 + i) for i, byte in enumerate(rest)}
 
 
 def _char_bytes() -> dict[int, int]:
-    """For ``str.translate``: the character that a byte is written as → the byte, and any other below 256 → no byte."""
+    """For ``str.translate``: a byte's character → the byte; any other character below 256 → U+FFFF."""
     return dict.fromkeys(range(256), 0xFFFF) | {ord(char): byte for byte, char in _byte_chars().items()}
 
 
 def check_line(line: str) -> str:
-    """The line, if it is text."""
+    """Return the line; refuse what is not valid text."""
     if not isinstance(line, str):
         raise TypeError(f"expected a line of text, got {type(line).__name__}")
     _refuse_surrogates(line)
@@ -433,12 +433,12 @@ def _refuse_surrogates(line: str) -> None:
 
 
 def _lower(line: str) -> str:
-    """Character by character, so that each keeps its place; a final sigma is not told from others."""
+    """Lower-case each character by itself, so that offsets can be mapped back; a final sigma becomes σ."""
     return "".join([char.lower() for char in line])
 
 
 def word_numbers(line: str) -> list[int]:
-    """For each character, the number of the word it is in, −1 for white space; words as ``line.split()`` has them."""
+    """The number of each character's word in ``line.split()``, −1 for white space."""
     words, number, inside = [], -1, False
     for char in line:
         space = char.isspace()

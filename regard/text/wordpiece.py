@@ -26,17 +26,17 @@ _SILENT = re.compile(rf"\[(PAD|UNK|CLS|SEP|MASK)\]|{_UNUSED.pattern}")
 
 
 class WordPiece:
-    """A vocabulary of word beginnings and ##continuations, as Hugging Face's tokenizer.json or a vocab.txt has it.
+    """A vocabulary of word beginnings and ##continuations, from Hugging Face's tokenizer.json or a vocab.txt.
 
-    What ``encode`` gives is what ``BertTokenizerFast`` gives, without [CLS] and [SEP], with one difference: special
-    tokens are never made of text; in a line, "[SEP]" is just these five characters.
+    ``encode`` agrees with ``BertTokenizerFast`` without [CLS] and [SEP], except that text never becomes a special
+    token: in a line, "[SEP]" is just these five characters.
 
     >>> words = WordPiece.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "##s", "!"])
     >>> line = words.encode("The càts!")
     >>> [words.token(i) for i in line.ids], line.offsets, line.words
     (['the', 'cat', '##s', '!'], [(0, 3), (4, 7), (7, 8), (8, 9)], [0, 1, 1, 1])
 
-    ``silent`` are the tokens that are no text.
+    ``silent`` are the ids of tokens without text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -59,7 +59,7 @@ class WordPiece:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WordPiece:
-        """Of a tokenizer.json or a vocab.txt, or of a folder with one of them."""
+        """Read a tokenizer.json or a vocab.txt, or a folder with one of them."""
         path = Path(path)
         if path.is_dir():
             path = path / "tokenizer.json" if (path / "tokenizer.json").exists() else path / "vocab.txt"
@@ -76,7 +76,7 @@ class WordPiece:
 
     @classmethod
     def of_vocabulary(cls, names: Sequence[str], *, lowercase: bool = True) -> WordPiece:
-        """BERT's tokenizer with these tokens; token i is ``names[i]``."""
+        """BERT's tokenizer with this vocabulary; token i is ``names[i]``."""
         from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
         vocabulary = {name: i for i, name in enumerate(names)}
@@ -89,7 +89,7 @@ class WordPiece:
         return cls(tokenizer)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes tokenizer.json, all of it or nothing."""
+        """Write tokenizer.json atomically."""
         write_whole(Path(path), self.to_json().encode())
 
     def to_json(self) -> str:
@@ -100,7 +100,7 @@ class WordPiece:
         return cls(parse_tokenizer(text))
 
     def knowing(self, character: str) -> WordPiece:
-        """The same, with a token for this character: in a vocabulary without it, one of those named [unused…]."""
+        """A vocabulary with a token for this character, which replaces an [unused…] token if needed."""
         whole = json.loads(self._tokenizer.to_str())
         known: dict[str, int] = whole["model"]["vocab"]
         if character in known:
@@ -113,12 +113,12 @@ class WordPiece:
 
     @cached_property
     def lowercase(self) -> bool:
-        """Is the case of letters lost?"""
+        """Whether encoding loses case."""
         return self.key("A") == "a"
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for equal subwords."""
+        """A hash of the vocabulary."""
         return fingerprint(self.to_json())
 
     def __len__(self) -> int:
@@ -128,11 +128,11 @@ class WordPiece:
         """A token as the vocabulary writes it."""
         name = self._tokenizer.id_to_token(id)
         if name is None:
-            raise ValueError(f"there are {len(self)} tokens, and none has the number {id}")
+            raise ValueError(f"expected a token id from 0 to {len(self) - 1}, got {id}")
         return name
 
     def encode(self, line: str) -> Encoded:
-        """The subwords of a line; no [CLS] or [SEP] is added."""
+        """The subwords of a line, without [CLS] and [SEP]."""
         return self.encode_batch([line])[0]
 
     def encode_batch(self, lines: Sequence[str]) -> list[Encoded]:
@@ -142,11 +142,11 @@ class WordPiece:
         return [self._located(line, row) for line, row in zip(lines, found, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of tokens, as far as they tell: case, accents and spaces may be lost."""
+        """The text of tokens; case, accents and spaces may be lost."""
         return space_words([word for word, _ in self.words(ids)])
 
     def words(self, ids: Iterable[int]) -> list[tuple[str, list[int]]]:
-        """Words and marks of tokens, silent ones left out, each with the places of the tokens that it is made of."""
+        """Words and marks, each with the places of its tokens; silent tokens are skipped."""
         found: list[tuple[str, list[int]]] = []
         for place, token in enumerate(ids):
             if token in self._silent:
@@ -160,17 +160,17 @@ class WordPiece:
         return found
 
     def key(self, text: str) -> str:
-        """What is left of a text before it is cut: perhaps without case and accents."""
+        """The normalized text that is encoded: perhaps without case and accents."""
         normalizer = self._tokenizer.normalizer
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def chunks(self) -> Chunks:
-        """An empty table of words and marks, to encode a corpus with."""
+        """An empty table of words and marks, for encoding a corpus."""
         split, cut = self._tokenizer.pre_tokenizer.pre_tokenize_str, self._tokenizer.model.tokenize
         return Chunks(
             lambda line: [piece for piece, _ in split(self.key(check_line(line)))],
             lambda piece: [token.id for token in cut(piece)],
-            [0] * len(self),  # nothing is merged: a word may be as long as it is
+            [0] * len(self),  # nothing is merged, so words of any length stay whole
         )
 
     @staticmethod
@@ -180,7 +180,7 @@ class WordPiece:
 
 
 def _lowers(path: Path) -> bool:
-    """Is text lower-cased, by what Hugging Face's tokenizers say of themselves? BERT's first ones say nothing."""
+    """Whether a Hugging Face tokenizer_config.json asks for lower case; without the file, as in early BERTs, yes."""
     if not path.exists():
         return True
     about = parse_json(bytes_of(path, 1 << 20))
@@ -191,11 +191,11 @@ def _lowers(path: Path) -> bool:
 
 
 Cutter = Subwords | WordPiece
-"""What cuts text into subwords and tells where they stand."""
+"""A tokenizer that gives subwords with their places in the text."""
 
 
 def load_subwords(path: str | os.PathLike[str]) -> Cutter:
-    """The subwords of a tokenizer.json, of either kind."""
+    """Read a tokenizer.json of either kind."""
     data = bytes_of(path, MOST)
     try:
         tokenizer = parse_tokenizer(data.decode())
@@ -205,7 +205,7 @@ def load_subwords(path: str | os.PathLike[str]) -> Cutter:
 
 
 def is_wordpiece(tokenizer: Tokenizer) -> bool:
-    """Whether it cuts as BERT's does."""
+    """Whether the tokenizer's model is WordPiece."""
     from tokenizers import models
 
     return isinstance(tokenizer.model, models.WordPiece)

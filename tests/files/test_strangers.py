@@ -168,7 +168,7 @@ BOMBS = [
     ({"size": 64 << 20}, r"it unpacks to [\d,]+ bytes; the maximum is 33,554,432"),
     ({"size": 64 << 20, "claims": 500}, "Bad CRC-32"),  # read no further than it claims
     ({"size": 1 << 20, "packed": zipfile.ZIP_LZMA}, "packed in a way other than deflate"),
-    ({"shape": (10**12,)}, r"expected a list of 0 whole numbers, it claims \(1000000000000,\) of int32"),
+    ({"shape": (10**12,)}, r"expected a list of 0 whole numbers; the header claims \(1000000000000,\) of int32"),
 ]
 
 
