@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from regard.common import processors as _processors  # noqa: F401 - what a forked child needs
+from regard.common.lazy import lazy_names
 from regard.common.moved import install as _install
 
 _install()
@@ -54,34 +55,29 @@ __all__ = [
     "warm_up",
 ]
 
-# Names and the modules they are in, which are imported when they are asked for: `regard --help` need not wait for
-# torch, and who wants attention alone need not wait for what reads model folders.
-_NAMES = {
-    "Answerer": "regard.tasks.qa.answerer",
-    "Keys": "regard.score.terms",
-    "Plan": "regard.attention.plan",
-    "Steps": "regard.kernels.reference",
-    "Summarizer": "regard.tasks.summarization.summarizer",
-    "Trace": "regard.trace",
-    "Translator": "regard.tasks.translation.translator",
-    "attend": "regard.attention.call",
-    "load": "regard.tasks.load",
-    "plan": "regard.attention.call",
-    "record": "regard.trace",
-    "steps": "regard.attention.call",
-    "warm_up": "regard.kernels.cpu_additive",
-}
+# Imported when asked for: `regard --help` need not wait for torch, nor attention for what reads model folders.
 _MODULES = {"decode", "mask", "models", "nn", "score", "trace"}
 _MORE_MODULES = {"align", "data", "evaluate", "plot", "testing", "text", "train"}
+_OLD_MODULES = {"aligner", "grammar"}  # they have moved, and say so
+_NAMES = {
+    "regard.attention.call": ["attend", "plan", "steps"],
+    "regard.attention.plan": ["Plan"],
+    "regard.kernels.cpu_additive": ["warm_up"],
+    "regard.kernels.reference": ["Steps"],
+    "regard.score.terms": ["Keys"],
+    "regard.tasks.load": ["load"],
+    "regard.tasks.qa.answerer": ["Answerer"],
+    "regard.tasks.summarization.summarizer": ["Summarizer"],
+    "regard.tasks.translation.translator": ["Translator"],
+    "regard.trace": ["Trace", "record"],
+}
+_find = lazy_names(__name__, _NAMES)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES | _MORE_MODULES | {"aligner", "grammar"}:  # the last two have moved, and say so
+def __getattr__(name: str) -> object:
+    if name in _MODULES | _MORE_MODULES | _OLD_MODULES:
         return importlib.import_module(f"regard.{name}")  # which makes it an attribute
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
-    return found
+    return _find(name)
 
 
 class _Package(ModuleType):
@@ -90,8 +86,8 @@ class _Package(ModuleType):
     Python makes a module an attribute of its package once it is imported, by whomever; here the function stays.
     """
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _NAMES and isinstance(value, ModuleType)):
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (isinstance(value, ModuleType) and any(name in names for names in _NAMES.values())):
             super().__setattr__(name, value)
 
 

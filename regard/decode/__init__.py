@@ -5,8 +5,9 @@ A hypothesis ends with the end symbol, which counts in its score and its length.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regard.common.lazy import lazy_names
 
 if TYPE_CHECKING:
     from regard.decode._beam import beam
@@ -34,26 +35,14 @@ __all__ = [
 ]
 
 # Imported when asked for: the options of a search (search.py) stand in the help of commands, which need no PyTorch.
-_MODULES = {
-    "Hypothesis": "_common",
-    "KnownWords": "_words",
-    "LanguageModel": "_generate",
-    "Limits": "_common",
-    "Model": "_common",
-    "NoProbabilities": "_common",
-    "NoRepeat": "_repeat",
-    "State": "_common",
-    "beam": "_beam",
-    "generate": "_generate",
-    "greedy": "_walk",
-    "named": "_common",
-    "sample": "_walk",
-    "score": "_common",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return found
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "._beam": ["beam"],
+        "._common": ["Hypothesis", "Limits", "Model", "NoProbabilities", "State", "named", "score"],
+        "._generate": ["LanguageModel", "generate"],
+        "._repeat": ["NoRepeat"],
+        "._walk": ["greedy", "sample"],
+        "._words": ["KnownWords"],
+    },
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Generic
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from regard.decode._common import (
     Limits,
     Model,
     Rules,
+    S,
     eval_mode,
     next_log_probs,
     refuse,
@@ -25,11 +26,14 @@ from regard.decode._common import (
 )
 from regard.decode._words import KnownWords
 
+if TYPE_CHECKING:
+    from regard.models import Memory
+
 
 @torch.no_grad()
 def beam(
-    model: Model,
-    memory: Any,
+    model: Model[S],
+    memory: Memory,
     *,
     beams: int = 5,
     best: int = 1,
@@ -55,11 +59,11 @@ def beam(
         return with_attention(model, memory, search.run(), attention)
 
 
-class _Beam:
+class _Beam(Generic[S]):
     """Beam search over the open sentences; what has ended is kept as places in the history of steps."""
 
     def __init__(
-        self, model: Model, memory: Any, rules: Rules, k: int, best: int, alpha: float, exact: bool
+        self, model: Model[S], memory: Memory, rules: Rules, k: int, best: int, alpha: float, exact: bool
     ) -> None:  # fmt: skip
         self.model, self.memory, self.rules = model, memory, rules
         self.k, self.best, self.alpha, self.exact = k, best, alpha, exact
@@ -85,7 +89,7 @@ class _Beam:
             log_p, state = next_log_probs(self.model, tokens, state)
             log_p = self.rules.apply(log_p.unflatten(0, (-1, self.k)), t)
             tokens, parents = self._extend(log_p)
-            left = self._left()
+            left = self._unfinished()
             if left is not None:
                 self.open, self.sums, self.rules = self.open[left], self.sums[left], self.rules.keep(left)
                 tokens, parents = tokens[left], parents[left]
@@ -136,7 +140,7 @@ class _Beam:
             else:
                 getattr(self, name)[self.open] = x.to(getattr(self, name).dtype)
 
-    def _left(self) -> Tensor | None:
+    def _unfinished(self) -> Tensor | None:
         """The sentences that go on, or None for all."""
         ended = self.ended if len(self.open) == self.memory.size else self.ended[self.open]
         worst, top = ended[:, self.best - 1], self.sums[:, 0]
@@ -146,7 +150,7 @@ class _Beam:
             done |= (ended[:, -1] > -math.inf) & (worst >= top / len(self.written) ** self.alpha)
         return (~done).nonzero().flatten() if done.any() else None
 
-    def _follow(self, state: Any, parents: Tensor, tokens: Tensor, left: Tensor | None) -> None:
+    def _follow(self, state: S, parents: Tensor, tokens: Tensor, left: Tensor | None) -> None:
         """Bring the model's state, and the rules, to the chosen hypotheses."""
         n = len(parents)
         first = torch.arange(n, device=parents.device) if left is None else left

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.decode._words import KnownWords
+
+if TYPE_CHECKING:
+    from regard.models import Memory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,21 +32,27 @@ class State(Protocol):
         """Continue with these rows, each of its own sentence; ``sentences`` names the kept ones if some are dropped."""
 
 
-class Model(Protocol):
-    """What decoding needs of a model. ``memory`` is whatever its encoder made; it has a ``size`` and ``lengths``."""
+S = TypeVar("S", bound=State)
+
+
+class Model(Protocol[S]):
+    """What decoding needs of a model. ``memory`` is what its encoder made."""
 
     pad_id: int
     bos_id: int
     eos_id: int
-    max_length: int | None  # positions it knows; None: any number
 
-    def start(self, memory: Any, beams: int = 1) -> Any:
+    @property
+    def max_length(self) -> int | None:
+        """The positions it knows; None: any number."""
+
+    def start(self, memory: Memory, beams: int = 1) -> S:
         """The state before the first token, k hypotheses per sentence."""
 
-    def step(self, tokens: Tensor, state: Any) -> Any:
+    def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
         """Read one token per row, [n · k]: the next one's logits, [n · k, V], and the state."""
 
-    def decode(self, target_in: Tensor, memory: Any, *, attention: bool = False) -> Any:
+    def decode(self, target_in: Tensor, memory: Memory, *, attention: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """Features of a whole target [N, T], and weights [N, layers, heads, T, S] if asked."""
 
     def logits(self, features: Tensor) -> Tensor:
@@ -69,14 +78,13 @@ class Limits:
         if (self.ratio is not None and self.ratio < 0) or self.extra < 0:
             raise ValueError(f"Limits: ratio and extra cannot be negative, got {self.ratio} and {self.extra}")
 
-    def longest(self, model: Model, memory: Any) -> Tensor:
-        """The most tokens of each sentence, [N]."""
-        lengths: Tensor = memory.lengths
+    def longest(self, lengths: Tensor, positions: int | None) -> Tensor:
+        """The most tokens for sources of these lengths, [N], by a model that knows so many positions."""
         cap = 2**31 if self.maximum is None else self.maximum
-        if model.max_length is not None:
-            cap = min(cap, model.max_length - 1)
+        if positions is not None:
+            cap = min(cap, positions - 1)
         if cap < self.minimum:
-            raise ValueError(f"Limits: minimum={self.minimum}, but the model has {model.max_length} positions")
+            raise ValueError(f"Limits: minimum={self.minimum}, but the model has {positions} positions")
         if self.ratio is None and self.maximum is not None:
             return torch.full_like(lengths, cap)
         ratio = 2.0 if self.ratio is None else self.ratio
@@ -106,22 +114,30 @@ class NoProbabilities(ValueError):
         )
 
 
-def named(method: Callable[P, T]) -> Callable[P, T]:
-    """A method of something that has a model and a ``name``: it says which model gives no probabilities."""
+class Named(Protocol):
+    """Something that has a model, and the model's name."""
+
+    name: str
+
+
+N = TypeVar("N", bound=Named)
+
+
+def named(method: Callable[Concatenate[N, P], T]) -> Callable[Concatenate[N, P], T]:
+    """A method whose errors name the model that gives no probabilities."""
 
     @wraps(method)
-    def found(*args: P.args, **options: P.kwargs) -> T:
+    def call(owner: N, /, *args: P.args, **options: P.kwargs) -> T:
         try:
-            return method(*args, **options)
+            return method(owner, *args, **options)
         except NoProbabilities as error:
-            owner: Any = args[0]
             raise NoProbabilities(f"the model {owner.name}") from error
 
-    return found
+    return call
 
 
 @torch.no_grad()
-def score(model: Model, memory: Any, targets: Tensor, *, attention: bool = False) -> list[Hypothesis]:
+def score(model: Model[S], memory: Memory, targets: Tensor, *, attention: bool = False) -> list[Hypothesis]:
     """Forced decoding: log-probabilities of given outputs, [N, T] tokens ending with the end symbol, then padding."""
     with eval_mode(model):
         return _score(model, memory, targets, attention)
@@ -147,15 +163,15 @@ class Rules:
     @classmethod
     def make(
         cls,
-        model: Model,
-        memory: Any,
+        model: Model[S],
+        memory: Memory,
         limits: Limits,
         prefix: Tensor | None,
         ban: Sequence[int],
         words: KnownWords | None = None,
         beams: int = 1,
     ) -> Rules:
-        longest = limits.longest(model, memory)
+        longest = limits.longest(lengths_of(memory), model.max_length)
         if prefix is not None:
             if prefix.ndim != 2 or len(prefix) != memory.size or prefix.is_floating_point():
                 raise ValueError(
@@ -206,7 +222,7 @@ class Rules:
         allowed[where] = torch.full_like(rows, -math.inf).scatter(-1, at, rows.gather(-1, at))
 
 
-def next_log_probs(model: Model, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+def next_log_probs(model: Model[S], tokens: Tensor, state: S) -> tuple[Tensor, S]:
     """Log-probabilities of the next token, [n · k, V], in float32 at least."""
     logits, state = model.step(tokens, state)
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), state
@@ -216,6 +232,13 @@ def refuse(bad: Tensor) -> None:
     """Raises if one of these is true: an open hypothesis whose next token has no probabilities."""
     if bad.any():
         raise NoProbabilities
+
+
+def lengths_of(memory: Memory) -> Tensor:
+    """[N]; a memory that was encoded with a mask of the caller's has none."""
+    if memory.lengths is None:
+        raise ValueError("decoding needs sources with lengths, not with a mask of their own")
+    return memory.lengths
 
 
 def rows_of(sentences: Tensor, k: int) -> Tensor:
@@ -248,16 +271,16 @@ def eval_mode(model: Any) -> Iterator[None]:
 # --- forced decoding ---
 
 
-def _score(model: Model, memory: Any, targets: Tensor, attention: bool) -> list[Hypothesis]:
+def _score(model: Model[S], memory: Memory, targets: Tensor, attention: bool) -> list[Hypothesis]:
     start = torch.full_like(targets[:, :1], model.bos_id)
     out = model.decode(torch.cat((start, targets[:, :-1]), 1), memory, attention=attention)
-    features, weights = out if attention else (out, None)
+    features, weights = out if isinstance(out, tuple) else (out, None)
     logits = model.logits(features)
     log_p = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     log_p = log_p.gather(-1, targets[..., None])[..., 0].cpu()
     refuse(log_p.isnan() & (targets != model.pad_id).cpu())
     tokens, lengths = targets.cpu(), (targets != model.pad_id).sum(-1).tolist()
-    sources = memory.lengths.tolist()
+    sources = lengths_of(memory).tolist()
     return [
         Hypothesis(
             tokens[i, :n],
@@ -269,11 +292,13 @@ def _score(model: Model, memory: Any, targets: Tensor, attention: bool) -> list[
     ]
 
 
-def with_attention(model: Model, memory: Any, found: list[list[Hypothesis]], attention: bool) -> list[list[Hypothesis]]:
+def with_attention(
+    model: Model[S], memory: Memory, found: list[list[Hypothesis]], attention: bool
+) -> list[list[Hypothesis]]:
     """Give hypotheses their attention weights by reading them again, all positions at once."""
     if not attention or not found:
         return found
-    device = memory.lengths.device
+    device = lengths_of(memory).device
     items = torch.tensor([i for i, row in enumerate(found) for _ in row], device=device)
     tokens = pad_sequence([h.tokens for row in found for h in row], True, model.pad_id)
     again = iter(_score(model, memory.select(items), tokens.to(device), True))

@@ -1,4 +1,4 @@
-"""Going on with a prompt: what a language model without a source generates.
+"""Generation from a prompt, by a language model without a source.
 
 Shapes: N prompts, P tokens of each, V vocabulary.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,15 +16,16 @@ from regard.decode._common import eval_mode, refuse
 from regard.decode._walk import draw, narrow
 
 Pick = Callable[[Tensor], Tensor]
+C = TypeVar("C")
 
 
-class LanguageModel(Protocol):
+class LanguageModel(Protocol[C]):
     """What :func:`generate` needs of a model; :class:`regard.nn.CausalLM` is one."""
 
-    def new_caches(self) -> Any:
+    def new_caches(self) -> C:
         """The caches, empty before the prompt."""
 
-    def features(self, tokens: Tensor, *, caches: Any) -> Tensor:
+    def features(self, tokens: Tensor, *, caches: C) -> Tensor:
         """Read [N, T] more tokens: their states, [N, T, E]."""
 
     def logits(self, features: Tensor) -> Tensor:
@@ -33,7 +34,7 @@ class LanguageModel(Protocol):
 
 @torch.no_grad()
 def generate(
-    model: LanguageModel,
+    model: LanguageModel[C],
     prompt: Tensor,
     max_new_tokens: int,
     *,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor
 
+from regard.decode._common import Model, S
 
-class _State:
+if TYPE_CHECKING:
+    from regard.models import Memory
+
+
+class _State(Generic[S]):
     """The model's state, and the tokens read so far, [R, t], <s> first."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: S) -> None:
         self.inner = inner
         self.tokens: Tensor | None = None
 
@@ -22,14 +27,14 @@ class _State:
             self.tokens = self.tokens.index_select(0, items)
 
 
-class NoRepeat:
+class NoRepeat(Generic[S]):
     """A model whose outputs never repeat a sequence of ``size`` tokens (Paulus et al. 2018, https://arxiv.org/abs/1705.04304).
 
     Tokens that would repeat get probability 0 and the rest is scaled up. It is for searching only; everything else is
     the model's own.
     """
 
-    def __init__(self, model: Any, size: int) -> None:
+    def __init__(self, model: Model[S], size: int) -> None:
         if size < 1:
             raise ValueError(f"NoRepeat: size must be at least 1, got {size}")
         self._model, self._size = model, size
@@ -37,10 +42,10 @@ class NoRepeat:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def start(self, memory: Any, beams: int = 1) -> _State:
+    def start(self, memory: Memory, beams: int = 1) -> _State[S]:
         return _State(self._model.start(memory, beams))
 
-    def step(self, tokens: Tensor, state: _State) -> tuple[Tensor, _State]:
+    def step(self, tokens: Tensor, state: _State[S]) -> tuple[Tensor, _State[S]]:
         logits, state.inner = self._model.step(tokens, state.inner)
         new = tokens[:, None]
         state.tokens = new if state.tokens is None else torch.cat((state.tokens, new), 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from regard.decode._common import (
     Limits,
     Model,
     Rules,
+    S,
     eval_mode,
     next_log_probs,
     refuse,
@@ -26,11 +27,14 @@ from regard.decode._common import (
 )
 from regard.decode._words import KnownWords
 
+if TYPE_CHECKING:
+    from regard.models import Memory
+
 
 @torch.no_grad()
 def greedy(
-    model: Model,
-    memory: Any,
+    model: Model[S],
+    memory: Memory,
     *,
     limits: Limits = Limits(),  # noqa: B008
     prefix: Tensor | None = None,
@@ -56,8 +60,8 @@ def greedy(
 
 @torch.no_grad()
 def sample(
-    model: Model,
-    memory: Any,
+    model: Model[S],
+    memory: Memory,
     *,
     samples: int = 1,
     temperature: float = 1.0,
@@ -94,7 +98,7 @@ def sample(
 
 
 def _walk(
-    model: Model, memory: Any, rules: Rules, k: int, pick: Callable[[Tensor, Tensor], Tensor]
+    model: Model[S], memory: Memory, rules: Rules, k: int, pick: Callable[[Tensor, Tensor], Tensor]
 ) -> list[list[Hypothesis]]:
     """k hypotheses per sentence, each growing by itself until all of its sentence have ended."""
     device = rules.longest.device

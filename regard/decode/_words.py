@@ -68,12 +68,12 @@ class KnownWords:
         counts = (values > -math.inf).sum(-1).tolist()  # of each row, how many of them may come for other reasons
         for i, (row, likely, count) in enumerate(zip(rows, tokens.tolist(), counts, strict=True)):
             may = [token for token in likely[:count] if self._known(row, token)]
-            if may := may or self._further(row, some[i]):
+            if may := may or self._search_further(row, some[i]):
                 found[row] = -math.inf
                 found[row, may] = some[i, may]
         return found.view_as(log_p)
 
-    def _further(self, row: int, log_p: Tensor) -> list[int]:
+    def _search_further(self, row: int, log_p: Tensor) -> list[int]:
         """The most likely allowed tokens, where none of the first ones is allowed; none, and so any, if no token is."""
         order = log_p.argsort(descending=True)[: int((log_p > -math.inf).sum())].tolist()
         for start in range(LIKELIEST, len(order), STEP):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,11 +12,14 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.common.processors import threads
 from regard.decode._common import score
 from regard.decode.search import Search
-from regard.models import RNNSeq2Seq
+from regard.models import Memory, RNNSeq2Seq, Transformer
 from regard.nn.int8 import weights
 
 if TYPE_CHECKING:
     from regard.decode._words import KnownWords
+
+Seq2Seq = Transformer | RNNSeq2Seq
+"""A model that reads a sentence and writes one."""
 
 TokenLists = Sequence[Sequence[int]]
 """Sentences in subwords, without start and end symbols."""
@@ -71,7 +74,7 @@ class TorchEngine:
     name = "torch"
     shown: tuple[int, int | None] | None = None
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Seq2Seq) -> None:
         self.model = model.eval()
         self._weights = weights(model)
         self.max_length: int | None = model.max_length
@@ -87,30 +90,28 @@ class TorchEngine:
         ban: Sequence[int],
         words: KnownWords | None = None,
     ) -> list[list[EngineHypothesis]]:
-        how = {"prefix": self._prefix(prefixes), "ban": ban, "words": words}
-        memory = self._encoded(sources)
+        memory = self._encode(sources)
         with threads(self._weights * len(sources) * search.rows):
-            rows = search.run(self.model, memory, number, **how)
+            rows = search.run(self.model, memory, number, prefix=self._prefix(prefixes), ban=ban, words=words)
         return [[EngineHypothesis(h.tokens.tolist(), h.score, h.log_probs.sum().item()) for h in row] for row in rows]
 
     def read(self, sources: TokenLists, targets: TokenLists, *, attention: bool) -> list[EngineHypothesis]:
-        memory = self._encoded(sources)
+        memory = self._encode(sources)
         with threads(self._weights * sum(map(len, targets))):
-            found = score(self.model, memory, self._ended(targets), attention=attention)
+            found = score(self.model, memory, self._with_end(targets), attention=attention)
         return [EngineHypothesis(h.tokens.tolist(), h.score, h.score, h.attention) for h in found]
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        found: torch.device = next(self.model.parameters()).device
-        return found
+        return next(self.model.parameters()).device
 
     @torch.no_grad()
-    def _encoded(self, sources: TokenLists) -> Any:
+    def _encode(self, sources: TokenLists) -> Memory:
         with threads(self._weights * sum(map(len, sources))):
-            return self.model.encode(self._ended(sources))
+            return self.model.encode(self._with_end(sources))
 
-    def _ended(self, rows: TokenLists) -> Tensor:
+    def _with_end(self, rows: TokenLists) -> Tensor:
         """[N, S], each with the end symbol, then padding."""
         ended = [torch.tensor([*row, self.model.eos_id]) for row in rows]
         return pad_sequence(ended, True, self.model.pad_id).to(self.device)

@@ -5,16 +5,19 @@ Commands show the defaults in their help, so PyTorch is not imported before some
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from regard.files.kinds import check_fields
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from torch import Tensor
+    from typing_extensions import Self, Unpack
 
-    from regard.decode._common import Hypothesis, Limits
+    from regard.decode._common import Hypothesis, Limits, Model, S
+    from regard.decode._words import KnownWords
+    from regard.models import Memory
 
 MOST = 1024  # hypotheses of a sentence
 TOGETHER = 2**14  # hypotheses of all sentences of a batch
@@ -37,6 +40,14 @@ class SearchOptions(TypedDict, total=False):
     top_p: float
     seed: int | None
     known_words: bool
+
+
+class SearchInput(TypedDict, total=False):
+    """What a search is given for a batch, see :func:`regard.decode.greedy`."""
+
+    prefix: Tensor | None
+    ban: Sequence[int]
+    words: KnownWords | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,18 +124,20 @@ class Search:
         """The hypotheses of a sentence that are open at once."""
         return self.nbest if self.sample else self.beam
 
-    def run(self, model: Any, memory: Any, number: int, **options: Any) -> list[list[Hypothesis]]:
+    def run(
+        self, model: Model[S], memory: Memory, number: int, **options: Unpack[SearchInput]
+    ) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence; ``number`` tells batches apart."""
         from regard.decode._beam import beam
         from regard.decode._repeat import NoRepeat
         from regard.decode._walk import sample
 
         limits = self.limits
-        model = NoRepeat(model, self.no_repeat) if self.no_repeat else model
+        searched: Any = NoRepeat(model, self.no_repeat) if self.no_repeat else model
         if self.sample:
             seed = None if self.seed is None else (self.seed * 1_000_003 + number) % 2**63
             return sample(
-                model,
+                searched,
                 memory,
                 samples=self.nbest,
                 temperature=self.temperature,
@@ -135,5 +148,5 @@ class Search:
                 **options,
             )
         return beam(
-            model, memory, beams=self.beam, best=self.nbest, alpha=self.length_penalty, limits=limits, **options
+            searched, memory, beams=self.beam, best=self.nbest, alpha=self.length_penalty, limits=limits, **options
         )

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -381,9 +380,8 @@ class CTranslate2Engine:
     def _search(
         self, sources: TokenLists, prefixes: TokenLists, search: Search, **options: Any
     ) -> list[list[EngineHypothesis]]:
-        own: Any = self  # of which max_length is read
         lengths = torch.tensor([len(row) + 1 for row in sources])
-        longest = search.limits.longest(own, SimpleNamespace(lengths=lengths)).tolist()
+        longest = search.limits.longest(lengths, self.max_length).tolist()
         longest = [max(most, len(prefix)) for most, prefix in zip(longest, prefixes, strict=True)]
         results = self._run.translate_batch(
             [self._tokens([*row, EOS]) for row in sources],

@@ -1,13 +1,14 @@
 """What tasks share. To train: a :class:`Work` with its :class:`Settings`, and for pairs of texts :class:`PairWork` and
 :class:`PairTask`. To use a model: :func:`open_model`, :func:`device_of`, :func:`batches_of`.
 
-A name is imported when it is asked for, so that who uses a model does not import training.
+Names are imported when they are first asked for, so using a model does not import training.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regard.common.lazy import lazy_names
 
 if TYPE_CHECKING:
     from regard.tasks.base.card import CardText, model_card
@@ -41,34 +42,13 @@ __all__ = [
     "without_padding",
 ]
 
-_MODULES = {
-    "CardText": "card",
-    "Data": "settings",
-    "Fitted": "settings",
-    "PairData": "settings",
-    "PairTask": "pairs",
-    "PairTraining": "settings",
-    "PairWork": "pairs",
-    "Settings": "settings",
-    "SubwordSettings": "settings",
-    "Training": "settings",
-    "Work": "run",
-    "autocast": "pairs",
-    "batches_of": "use",
-    "device_of": "use",
-    "half": "pairs",
-    "measured": "pairs",
-    "model_card": "card",
-    "open_model": "use",
-    "refuse_other_tasks": "use",
-    "task_of": "use",
-    "train": "run",
-    "without_padding": "pairs",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return found
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".card": ["CardText", "model_card"],
+        ".pairs": ["PairTask", "PairWork", "autocast", "half", "measured", "without_padding"],
+        ".run": ["Work", "train"],
+        ".settings": ["Data", "Fitted", "PairData", "PairTraining", "Settings", "SubwordSettings", "Training"],
+        ".use": ["batches_of", "device_of", "open_model", "refuse_other_tasks", "task_of"],
+    },
+)
