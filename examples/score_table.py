@@ -274,8 +274,8 @@ def in_words(times: Results, size: tuple[int, int]) -> str:
     if dot is None or additive is None or written_out is None:
         return ""
     return (
-        f"At n = {size[0]}, d = {size[1]} additive attention takes {additive / dot:.1f} times as long as the dot "
-        f"product, and written out {written_out / additive:.0f} times as long as through `regard.attend`."
+        f"At n = {size[0]}, d = {size[1]}, additive attention takes {additive / dot:.1f} times as long as the dot "
+        f"product. Written out, it takes {written_out / additive:.0f} times as long as through `regard.attend`."
     )
 
 
