@@ -10,11 +10,10 @@ Every file is written whole or not at all, with a checksum. If one is damaged, t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch import Tensor
 from regard.files.kinds import Total, check_fields
 from regard.files.tensors import Shapes, read_tensors, write_tensors
 from regard.files.whole import Damaged
+from regard.train.settings import Values
 
 FORMAT = 1
 
@@ -57,8 +57,8 @@ class Standing:
     ended: bool = False  # early
 
     @classmethod
-    def from_table(cls, table: dict[str, Any]) -> Standing:
-        made = cls(**table | {"position": Position(**table["position"])})
+    def from_table(cls, table: Values) -> Standing:
+        made = cls(**{**table, "position": Position(**table["position"])})
         check_fields(made)
         check_fields(made.position)
         return made
@@ -107,7 +107,7 @@ class Checkpoints:
             self.say(f"the best weights are skipped: {error}")
             return None
 
-    def averaged(self, update: int) -> tuple[dict[str, Tensor], int] | None:
+    def average_weights(self, update: int) -> tuple[dict[str, Tensor], int] | None:
         """The mean of the last weights up to this update, of its second half, and how many they were."""
         kept = []
         for path in self._files("weights"):
@@ -132,7 +132,7 @@ class Checkpoints:
         for path in self.folder.glob(".*.safetensors.*"):
             path.unlink(missing_ok=True)
 
-    def _write(self, path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    def _write(self, path: Path, tensors: dict[str, Tensor], about: Mapping[str, object]) -> None:
         try:
             write_tensors(path, tensors, about)
         except OSError as error:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from regard.data import prefetch
 from regard.train.checkpoint import Checkpoints, Position, Standing
 from regard.train.progress import MetricsFile, Progress, Remaining
-from regard.train.ranks import Ranks, sharded_like, whole
+from regard.train.ranks import Ranks, shard_like, whole
 from regard.train.settings import Settings
 from regard.train.updater import GraphEngine, Updater
 
@@ -81,7 +81,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it: weights, how they were made, their validation, and where the run ended."""
+    """The result of a run: weights, how they were made, their validation, and where the run ended."""
 
     weights: dict[str, Tensor]
     made: str
@@ -102,7 +102,7 @@ def fit(
     now: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Trains to the end, resuming the run in the folder if there is one. ``now`` is the clock, in seconds."""
-    return _TrainingRun(task, settings, folder, ranks, progress, now).go()
+    return _TrainingRun(task, settings, folder, ranks, progress, now).run()
 
 
 class _TrainingRun:
@@ -143,7 +143,7 @@ class _TrainingRun:
             self.files.sweep()
             self.metrics = MetricsFile(folder / "metrics.jsonl", self.standing.update, settings.tensorboard)
 
-    def go(self) -> Outcome:
+    def run(self) -> Outcome:
         standing, settings = self.standing, self.settings
         if standing.update:
             self._say(f"resuming from update {standing.update:,}")
@@ -155,7 +155,7 @@ class _TrainingRun:
         self.since, self.logged, self.fresh, self.begun = self.now(), standing.update, 0, standing.update
         try:
             made = prefetch(self.task.steps(standing.position, self.ranks), AHEAD)
-            with contextlib.closing(made) as steps, self._interrupted() as asked:  # type: ignore[type-var]
+            with contextlib.closing(made) as steps, self._stop_on_interrupt() as asked:  # type: ignore[type-var]
                 while standing.update < settings.updates and not standing.ended and not asked.is_set():
                     self._update([next(steps) for _ in range(settings.accumulate)])
                 if asked.is_set():
@@ -182,18 +182,18 @@ class _TrainingRun:
             self._check()
 
     def _tick(self) -> None:
-        """Tell how long it takes still. On a GPU, which is not waited for, only the first updates are timed here."""
+        """Show the time left. On a GPU, which is not waited for, only the first updates are timed here."""
         update = self.standing.update
         if self.ranks.device.type == "cpu" or update - self.begun <= TIMED:
             self.engine.wait()
-            self.remaining.reached(update, self.now())
+            self.remaining.add_update(update, self.now())
         self.progress.tick(update, self.remaining.left(update))
 
     def _log(self) -> None:
         standing = self.standing
         sums = self.engine.read()
         now = self.now()
-        self.remaining.reached(standing.update, now)
+        self.remaining.add_update(standing.update, now)
         numbers = {name: value / max(1, self.fresh) for name, value in zip(self.task.sums, sums, strict=True)}
         if not all(math.isfinite(x) for x in numbers.values()):
             raise Diverged(
@@ -216,7 +216,7 @@ class _TrainingRun:
         standing = self.standing
         weights, moments = self._weights(), self._moments()
         due = standing.update % standing.validate_every == 0 or standing.update == self.settings.updates
-        scores = self._timed(weights) if due else {}
+        scores = self._time_validation(weights) if due else {}
         if scores:
             better = self._judge(scores["valid_loss"])
             if self.metrics is not None:
@@ -230,11 +230,11 @@ class _TrainingRun:
         self.ranks.wait()
         self.since = self.now()
 
-    def _timed(self, weights: dict[str, Tensor]) -> dict[str, float]:
-        """Validate; the time that it took is no time of updates."""
+    def _time_validation(self, weights: dict[str, Tensor]) -> dict[str, float]:
+        """Validate; its time is not counted as time of updates."""
         begun = self.now()
         scores = self._validate(weights)
-        self.remaining.validated(self.now() - begun)
+        self.remaining.add_validation(self.now() - begun)
         return scores
 
     def _judge(self, loss: float) -> bool:
@@ -266,10 +266,10 @@ class _TrainingRun:
         self.files.save(self.standing, {**{f"model.{name}": t for name, t in weights.items()}, **moments})
 
     @contextlib.contextmanager
-    def _interrupted(self) -> Iterator[threading.Event]:
-        """Set by the first Ctrl-C, so that the run stops between two updates and none is lost; the second is as ever.
+    def _stop_on_interrupt(self) -> Iterator[threading.Event]:
+        """Set by the first Ctrl-C, so that the run stops between two updates and loses none; the second interrupts.
 
-        Processes that train together would have to agree on the update: there any Ctrl-C is as ever.
+        Processes that train together would have to agree on the update: there every Ctrl-C interrupts.
         """
         asked, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
@@ -301,7 +301,7 @@ class _TrainingRun:
         """The average of the last weights, unless the best single ones are better."""
         standing = self.standing
         self.ranks.wait()
-        averaged, best = self.files.averaged(standing.update), self.files.best()
+        averaged, best = self.files.average_weights(standing.update), self.files.best()
         weights, made = self._weights(), f"the weights of update {standing.update}"
         if averaged and averaged[1] > 1:
             weights, made = averaged[0], f"the average of {averaged[1]} checkpoints up to update {standing.update}"
@@ -343,7 +343,7 @@ class _TrainingRun:
             state = {key: tensors[f"{key}.{name}"] for key in keys if f"{key}.{name}" in tensors}
             if state:
                 device = self.ranks.device
-                moved = {key: x.to(device) if key == "step" else sharded_like(x, p) for key, x in state.items()}
+                moved = {key: x.to(device) if key == "step" else shard_like(x, p) for key, x in state.items()}
                 self.engine.optimizer.state[p] = moved
 
     def _say(self, message: str) -> None:

@@ -15,6 +15,7 @@ time, and [M, V] logits never exist.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 ROW_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 27}  # logits at a time
+RowLosses = Callable[[Tensor, Tensor, int, float, float | None, bool], tuple[Tensor, Tensor | None]]
 
 
 def sequence_loss(
@@ -85,7 +87,7 @@ class _Loss(torch.autograd.Function):
                 some, y = rows[:, a : a + chunk], targets[a : a + chunk]
                 flat = some.reshape(-1, rows.shape[-1])
                 logits = (flat @ weight.mT).view(passes, len(y), -1)
-                sums, slope = _by_rows(logits)(logits, y, pad_id, smoothing, rdrop, wanted)
+                sums, slope = _choose_row_losses(logits)(logits, y, pad_id, smoothing, rdrop, wanted)
                 totals += sums
                 if d_rows is not None and d_weight is not None and slope is not None:
                     slope = slope.view(-1, len(weight)).to(weight.dtype)
@@ -104,10 +106,10 @@ class _Loss(torch.autograd.Function):
         return features, (d_weight * scale).to(ctx.dtype), None, None, None, None, None, None
 
 
-def _by_rows(logits: Tensor) -> Any:
+def _choose_row_losses(logits: Tensor) -> RowLosses:
     """``row_losses``, or its twin on a GPU."""
     fits = logits.device.type == "cuda" and logits.dtype != torch.float64 and logits.is_contiguous()
-    return _triton_rows() if fits and _has_triton() else row_losses
+    return _triton_row_losses() if fits and _has_triton() else row_losses
 
 
 @lru_cache(1)
@@ -116,7 +118,7 @@ def _has_triton() -> bool:
 
 
 @lru_cache(1)
-def _triton_rows() -> Any:
+def _triton_row_losses() -> RowLosses:
     from regard.train import _triton_loss
 
     return _triton_loss.row_losses

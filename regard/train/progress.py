@@ -1,4 +1,4 @@
-"""Telling how training goes: a live bar or plain lines, metrics.jsonl, TensorBoard."""
+"""The progress of training: a live bar or plain lines, metrics.jsonl, TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from regard.files.whole import write_whole
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class Progress(Protocol):
@@ -110,7 +113,7 @@ class Remaining:
 
     >>> remaining = Remaining(updates=100, every=50, cost=2.0)
     >>> for update, seconds in ((1, 20.0), (2, 21.0), (3, 22.0)):
-    ...     remaining.reached(update, seconds)
+    ...     remaining.add_update(update, seconds)
     >>> remaining.left(3)  # 97 updates, validations after 50 and 100, and one of the average
     103.0
     """
@@ -120,8 +123,8 @@ class Remaining:
         self._marks: deque[tuple[int, float]] = deque()  # updates done, and when, but for validations
         self._first, self._away, self._validation = 0, 0.0, 0.0
 
-    def reached(self, update: int, now: float) -> None:
-        """So many updates are done."""
+    def add_update(self, update: int, now: float) -> None:
+        """This many updates are done at this time."""
         if self._marks and self._marks[-1][0] == update:
             return
         self._first = self._first if self._marks else update
@@ -129,8 +132,8 @@ class Remaining:
         while len(self._marks) > 2 and 2 * (self._marks[1][0] - self._first) <= update - self._first:
             self._marks.popleft()
 
-    def validated(self, seconds: float) -> None:
-        """A validation took so long."""
+    def add_validation(self, seconds: float) -> None:
+        """A validation took this long."""
         self._away += seconds
         self._validation = seconds
 
@@ -190,7 +193,7 @@ class MetricsFile:
         write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._path, self._file = path, open(path, "a")  # noqa: SIM115, closed by close()
 
-    def write(self, update: int, numbers: Mapping[str, Any]) -> None:
+    def write(self, update: int, numbers: Mapping[str, object]) -> None:
         try:
             self._file.write(json.dumps({"update": update, **numbers}) + "\n")
             self._file.flush()
@@ -220,7 +223,7 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _board(folder: Path) -> Any:
+def _board(folder: Path) -> SummaryWriter:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError as error:

@@ -96,7 +96,7 @@ def whole(x: Tensor) -> Tensor:
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
-def sharded_like(x: Tensor, like: Tensor) -> Tensor:
+def shard_like(x: Tensor, like: Tensor) -> Tensor:
     """The opposite of ``whole``."""
     if not hasattr(like, "full_tensor"):
         return x.to(like.device)

@@ -11,6 +11,9 @@ from regard.files.kinds import check_fields
 from regard.train.schedule import SCHEDULES, Schedule, learning_rate
 
 T = TypeVar("T", bound="Table")
+Values = Mapping[str, Any]
+"""A table of settings by name, as people write it: each value is checked where it is read."""
+
 Precision = Literal["auto", "bfloat16", "float32"]
 Parallel = Literal["ddp", "fsdp"]
 SHARE, ENDS = 0.1, 2  # the most of a run's time that validations take; those of the average and the best at its end
@@ -24,7 +27,7 @@ class Table:
     """A dataclass that comes from a table and becomes one again; what is None is not in it."""
 
     @classmethod
-    def from_table(cls: type[T], table: Mapping[str, Any], name: str = "") -> T:
+    def from_table(cls: type[T], table: Values, name: str = "") -> T:
         """Checked by name; ``name`` says in messages which table this is."""
         if not isinstance(table, Mapping):
             raise ValueError(f"{name or cls.__name__}: expected a table, got {table!r}")

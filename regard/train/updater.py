@@ -31,7 +31,7 @@ class Updater:
         self.sums = torch.zeros(sums, dtype=torch.float32, device=ranks.device)
         self.norm = torch.zeros((), device=ranks.device)
         on_gpu = ranks.device.type == "cuda"
-        self.groups = _by_pace(self.parameters, paces or {})
+        self.groups = _group_by_pace(self.parameters, paces or {})
         self.rates = [torch.zeros((), device=ranks.device) for _ in self.groups]  # on a GPU graphs read rates from here
         rates = self.rates if on_gpu else [settings.lr] * len(self.groups)
         self.optimizer = torch.optim.AdamW(
@@ -147,11 +147,11 @@ class GraphEngine(Updater):
                 raise
             short = True  # and no more here: the exception holds on to what was computed
         if short:
-            self._let_go()
+            self._drop_graphs()
             self.sums.copy_(before)
             super().gradients(batches, update)
 
-    def _let_go(self) -> None:
+    def _drop_graphs(self) -> None:
         self.say("GPU memory is low: continuing without CUDA graphs, which needs less memory and more time")
         self.works = False
         self.stream.synchronize()
@@ -177,7 +177,7 @@ class GraphEngine(Updater):
         self._set_rate(rate)
         self.steps += 1
         if self.last is None and self.works and self.steps > self.WARM:
-            self.last = self._captured(self._step_and_clear)
+            self.last = self._capture_graph(self._step_and_clear)
         if self.last is None:
             self._step_and_clear()
         else:
@@ -191,12 +191,12 @@ class GraphEngine(Updater):
         if not self.works:
             return False
         inputs = [t.to(self.ranks.device) for t in tensors]
-        graph = self._captured(lambda: self._backward(inputs, self.scale))
+        graph = self._capture_graph(lambda: self._backward(inputs, self.scale))
         if graph is not None:
             self.graphs[shape] = graph, inputs
         return graph is not None
 
-    def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+    def _capture_graph(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.ranks.device)
         try:
@@ -209,7 +209,7 @@ class GraphEngine(Updater):
         return graph
 
 
-def _by_pace(parameters: Sequence[nn.Parameter], paces: Paces) -> dict[float, list[nn.Parameter]]:
+def _group_by_pace(parameters: Sequence[nn.Parameter], paces: Paces) -> dict[float, list[nn.Parameter]]:
     """Parameters that learn at the same pace together; 1.0 where nothing else was said."""
     groups: dict[float, list[nn.Parameter]] = {}
     for p in parameters:

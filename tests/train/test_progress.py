@@ -33,15 +33,15 @@ def test_the_time_left_is_that_of_the_latter_half():
     now = 0.0
     for update in range(1, 201):
         now += 100.0 if update == 1 else 3.0 if update <= 100 else 1.0
-        remaining.reached(update, now)
+        remaining.add_update(update, now)
         assert (remaining.left(update) is None) is (update < 3)
     assert remaining.left(200) == pytest.approx(800 * 1.0 + 5 * 4.0)  # after 300, 600, 900 and 1000, and of the average
-    remaining.validated(2.5)
-    remaining.reached(201, now + 1.0 + 2.5)
+    remaining.add_validation(2.5)
+    remaining.add_update(201, now + 1.0 + 2.5)
     assert remaining.left(201) == pytest.approx(799 * 1.0 + 5 * 2.5, rel=1e-3)
     alone = Remaining(updates=10, every=2, cost=0.0)  # nothing to validate with
     for update in (1, 2, 3):
-        alone.reached(update, float(update))
+        alone.add_update(update, float(update))
     assert alone.left(3) == 7.0
 
 

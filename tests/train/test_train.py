@@ -260,7 +260,7 @@ def replaying(monkeypatch):
             assert self.stream.waited == ["current"] * self.updates  # zeros and moments are written on another
             super().backward(*given, **options)
 
-        def _captured(self, work):
+        def _capture_graph(self, work):
             def replay():
                 self.replays += 1
                 work()
