@@ -1,13 +1,13 @@
-"""The scores: how well a query aligns with a key.
+"""Scores: how well a query aligns with a key.
 
-Every score is a small module with three faces:
+Every score is a small module with two forms:
 
-- ``score(q, k, offset)``: the dense textbook matrix E, [..., heads, L, S]. It is the specification.
-- ``score.queries(q, offset)`` and ``score.keys(k, start)``: the two halves of its lowering
+- dense: ``score(q, k, offset)`` is the textbook matrix E, [..., heads, L, S]. It is the specification.
+- lowered: ``score.queries(q, offset)`` and ``score.keys(k, start)`` are the two halves that kernels run
   (:mod:`regard.score.terms`). The key half depends on the keys alone, so a cache computes it once per key.
 
 Shapes: q [..., H, L, Dq], k [..., K, S, Dk] with H a multiple of K. Key j is at position ``start + j``
-(``start`` is 0 outside a cache), query i at ``offset + i``; ``offset`` is an int or one per batch item.
+(``start`` is 0 outside a cache), query i at ``offset + i``; ``offset`` is an int or one int per batch item.
 """
 
 from regard.score.base import Score

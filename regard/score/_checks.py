@@ -1,4 +1,4 @@
-"""Checks of what scores are given, with messages that say what was expected."""
+"""Checks of the arguments of scores, with messages that say what was expected."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def parameter_sets(name: str, heads: int | None, kv_heads: int | None) -> tuple[
 
 
 def sets_of(weight: Tensor, dims: int = 2) -> int | None:
-    """How many heads have a weight of ``dims`` dims of their own; None if they share one."""
+    """The number of heads if each has its own weight of ``dims`` dims; None if all share one."""
     return weight.shape[0] if weight.ndim > dims else None
 
 
 def arguments(**values: object) -> str:
-    """Arguments as they are written, without those that are None or False: what a score's repr shows."""
+    """``name=value, …`` for a score's repr; arguments that are None or False are left out."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None and value is not False)
 
 

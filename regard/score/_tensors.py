@@ -1,4 +1,4 @@
-"""What the formulas are made of. Shapes as in :mod:`regard.score`."""
+"""Building blocks of the formulas. Shapes as in :mod:`regard.score`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def repeat_heads(k: Tensor, q: Tensor) -> Tensor:
 
 
 def widen(weight: Tensor, x: Tensor) -> Tensor:
-    """A parameter as wide as what it meets, for what is computed of it alone: float32 at float64 is float64."""
+    """The weight in the wider dtype of weight and x, before anything is computed from it alone."""
     return weight.to(torch.promote_types(weight.dtype, x.dtype))
 
 
 def project(x: Tensor, weight: Tensor) -> Tensor:
     """x Wᵀ with one W for all heads, [out, in], or one per head, [heads, out, in].
 
-    Broadcast over the batch, a W per head would be copied for every item: all of the work where rows are few, as in a
-    step of decoding (L = 1). There one product per head takes the rows of all items.
+    A plain product would copy a W per head for every batch item. With few rows, as in a decoding step (L = 1), that
+    copy is most of the work; one product per head over the rows of all items avoids it.
     """
     weight = weight.to(x.dtype)
-    if torch.compiler.is_compiling():  # a choice by length would be a guard on it
+    if torch.compiler.is_compiling():  # branching on the length would add a guard on it
         return x @ weight.mT
     if weight.ndim < 3 or x.ndim < 4 or weight.shape[0] != x.shape[-3] or x.shape[:-3].numel() == 1:
         return x @ weight.mT
-    if x.shape[-2] >= min(weight.shape[-2:]):  # here copying W is the lesser work
+    if x.shape[-2] >= min(weight.shape[-2:]):  # copying W is cheaper than rearranging x
         return x @ weight.mT
     by_head = x.movedim(-3, 0)
     rows: Tensor = by_head.flatten(1, -2) @ weight.mT  # [H, items · L, out]
@@ -40,10 +40,10 @@ def project(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def query_table(q: Tensor, r: Tensor, scale: float) -> Tensor:
-    """scale · q_i·r, a number per query and relative position, [..., L, R].
+    """scale · q_i·r for each query and relative position, [..., L, R].
 
-    Scaling r is less work than scaling the table. On a GPU products of half types are fast only into rows of whole 16
-    bytes, and R is odd: there a few zeros are computed and left out.
+    Scaling r is cheaper than scaling the table. On a GPU, half-precision products are fast only if rows of the result
+    are a multiple of 16 bytes. R is odd, so r is padded with zeros there and their columns are dropped.
     """
     r = widen(r, q) * scale
     entries = r.shape[-2]
@@ -59,7 +59,7 @@ def with_head_dim(weight: Tensor, dims: int) -> Tensor:
 
 
 def positions(length: int, start: int | Tensor, device: torch.device) -> Tensor:
-    """start + 0, 1, …: [L], or [B, 1, L] for one start per batch item, [B], or one per vector, [B, L]."""
+    """start + (0, 1, …): [L]; or [B, 1, L] for one start per batch item, [B], or one per vector, [B, L]."""
     index = torch.arange(length, device=device)
     if isinstance(start, Tensor) and start.ndim:
         return index + (start[:, None] if start.ndim > 1 else start[:, None, None]).to(device)
@@ -72,7 +72,7 @@ def distances(q: Tensor, keys: int, offset: int | Tensor) -> Tensor:
 
 
 def look_up(table: Tensor, distance: Tensor) -> Tensor:
-    """table_i[clip(δ_ij)] for a table per query, [..., L, R]."""
+    """table_i[clip(δ_ij)] for one table per query, [..., L, R]."""
     reach = table.shape[-1] // 2
     index = distance.clamp(-reach, reach) + reach
     return table.gather(-1, index.expand(*table.shape[:-1], index.shape[-1]))

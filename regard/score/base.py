@@ -1,4 +1,4 @@
-"""What all scores share."""
+"""The base class of all scores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from regard.score.combine import Sum
 
 _SHAPES = {"dot_shaped", "pair_shaped", "positional", "pairs", "capped", "value_table", "knows_places"}
-_OF_A_FORMULA = _SHAPES | {"key_tensors", "queries", "keys", "cached_keys"}  # what says how it is lowered
+_LOWERING = _SHAPES | {"key_tensors", "queries", "keys", "cached_keys"}  # all that describes how a score is lowered
 
 
 class Score(Module):
-    """What all scores share. Scores add and scale: ``2 * Dot() + ALiBi(heads=8)``, ``sum([...])``, ``-score``.
+    """Base class of scores. Scores add and scale: ``2 * Dot() + ALiBi(heads=8)``, ``sum([...])``, ``-score``.
 
-    A score of one's own needs ``forward`` alone, the dense formula: it is asked for some queries at a time,
-    so memory stays O(n). Row i of E may depend on query i, on its position
-    ``offset + i`` and on all keys; with ``L`` of the queries given, [..., H, L, S] is returned.
+    A custom score only needs ``forward``, the dense formula. It is called for some of the queries at a time, so that
+    memory stays O(n): for L queries it returns [..., H, L, S]. Row i may depend on query i, on its position
+    ``offset + i`` and on all keys.
 
     >>> class Distance(Score):
     ...     def forward(self, q, k, offset=0):
@@ -35,23 +35,21 @@ class Score(Module):
     tensor([[[-5., -1.]]])
     """
 
-    dot_shaped = False  # E is a dot product of something of the query and something of the key
+    dot_shaped = False  # E is a dot product of a function of the query and a function of the key
     pair_shaped = False  # E is made of pair terms only
-    positional = True  # E depends on where queries and keys stand, not on their vectors alone
-    pairs = False  # it has pair terms, whatever else it has
-    capped = False  # its pair terms are capped
-    value_table = False  # it brings a term for the context
-    knows_places = (
-        False  # its formula can be told where each query and key stands, rather than where the first query does
-    )
-    key_tensors = 1  # how many tensors the key half holds
-    _given: tuple[str, ...] = ()  # names of buffers that hold what the caller gave
+    positional = True  # E depends on the positions of queries and keys, not on their vectors alone
+    pairs = False  # E has pair terms, among others
+    capped = False  # the pair terms are capped
+    value_table = False  # it adds a term to the context
+    knows_places = False  # the formula accepts the positions of all queries and keys, not only of the first query
+    key_tensors = 1  # number of tensors of the key half
+    _given: tuple[str, ...] = ()  # names of buffers that hold the caller's tensors
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Who writes another ``forward`` alone inherits no halves: they were those of the formula before."""
+        """A subclass that overrides ``forward`` alone does not inherit the lowering: that is of another formula."""
         super().__init_subclass__(**options)
         if "forward" in vars(cls) and "queries" not in vars(cls):
-            for name in _OF_A_FORMULA - vars(cls).keys():
+            for name in _LOWERING - vars(cls).keys():
                 setattr(cls, name, vars(Score)[name])
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
@@ -68,21 +66,21 @@ class Score(Module):
         return Keys((k,))
 
     def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
-        """The key half as a cache keeps it, in the form that is cheapest to attend to many times."""
+        """The key half in the form that is cheapest to attend to many times, for a cache."""
         return self.keys(k, start)
 
     def check(self, heads: int, query_dim: int, kv_heads: int | None, key_dim: int | None) -> None:
-        """Raise ValueError unless the score fits these heads and dims (None: keys already lowered)."""
+        """Raise ValueError unless the score fits these heads and dims (None if the keys are already lowered)."""
 
     def __add__(self, other: Score) -> Sum:
         if not isinstance(other, Score):
             return NotImplemented
-        from regard.score.combine import Sum  # which is made from this class
+        from regard.score.combine import Sum  # it subclasses this class
 
         return Sum(self, other)
 
     def __radd__(self, other: object) -> Score:
-        """``sum([a, b])`` starts at 0."""
+        """``sum([a, b])`` begins with ``0 + a``."""
         return self if type(other) is int and other == 0 else NotImplemented
 
     def __sub__(self, other: Score) -> Sum:
@@ -105,13 +103,13 @@ class Score(Module):
 
     @property
     def unchanged_up_to(self) -> float:
-        """How long a sequence may be before its length changes the score, as it does stretched frequencies."""
+        """The longest sequence whose length does not change the score; finite for frequencies scaled by length."""
         return min([math.inf, *[part.unchanged_up_to for part in scores_in(self)[1:]]])
 
-    # --- buffers that no state dict has ---
+    # --- buffers outside the state dict ---
 
     def _constants(self) -> dict[str, Tensor]:
-        """Buffers that follow from the arguments, on the CPU: made again when the score is moved, started or loaded."""
+        """Buffers computed from the arguments, on the CPU; recomputed when the score is moved, reset or loaded."""
         return {}
 
     def _start(self) -> None:
@@ -122,13 +120,13 @@ class Score(Module):
             self.register_buffer(name, x.to(self._place(name)), persistent=False)
 
     def _place(self, name: str) -> torch.device:
-        """Where a buffer is; with none, or one on the meta device, where the parameters are."""
+        """The buffer's device; without a buffer, or if it is on the meta device, that of the parameters."""
         known = [x for x in (self._buffers.get(name), *self.parameters(recurse=False)) if x is not None]
         real = [x.device for x in known if not x.is_meta]
         return (real or [x.device for x in known] or [torch.get_default_device()])[0]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """As of any module, but constants are neither cast nor emptied, and what was given is not emptied."""
+        """As for any module, but constants are neither cast nor emptied, and the caller's tensors are not emptied."""
         before = {name: x for name in self._given if (x := self._buffers.get(name)) is not None}
         moved = super()._apply(fn, recurse)
         for name, x in before.items():
@@ -142,7 +140,7 @@ class Score(Module):
 
 
 def _kept(before: Tensor, after: Tensor | None) -> Tensor:
-    """A moved tensor with the numbers it had; one on the meta device has none, and stays there."""
+    """The moved tensor with the values it had. A meta tensor has none and stays on the meta device."""
     assert after is not None
     if before.is_meta:
         return before
@@ -150,13 +148,13 @@ def _kept(before: Tensor, after: Tensor | None) -> Tensor:
 
 
 def scores_in(module: nn.Module) -> list[Score]:
-    """A score and all that it is made of. (torch.compile has no ``modules()`` of what a program makes.)"""
+    """A score and all scores inside it. (torch.compile cannot call ``modules()`` on a module made in the program.)"""
     own = [module] if isinstance(module, Score) else []
     return own + [part for child in module.children() for part in scores_in(child)]
 
 
 def describe_argument(given: object) -> str:
-    """What came in the place of a score: a class lacks its brackets, and what it needs in them."""
+    """What was passed instead of a score; for a class, how to instantiate it."""
     if not isinstance(given, type) or not issubclass(given, Score):
         return type(given).__name__
     parameters = list(inspect.signature(given).parameters.values())

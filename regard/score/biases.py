@@ -1,4 +1,4 @@
-"""Scores without a query: a given tensor, and what a key is worth to anyone."""
+"""Scores that do not depend on the query: a given tensor, and a weight per key."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from regard.score.terms import BiasTerm, Keys, KeyTerm, Queries
 
 
 class Bias(Score):
-    """e_ij = a given tensor, broadcast to [batch, heads, L, S]; −inf hides a pair (but see masks).
+    """e_ij = b_ij, a given tensor that broadcasts to [batch, heads, L, S]; −inf hides a pair (but see masks).
 
-    A parameter is learned: the state dict has it, and ``reset_parameters`` starts it at 0. Other tensors move with the
-    score and are given anew each time.
+    An ``nn.Parameter`` is learned: it is in the state dict, and ``reset_parameters`` sets it to 0. Any other tensor
+    moves with the score, but is not saved with it.
     """
 
     key_tensors = 0
@@ -50,7 +50,7 @@ class Bias(Score):
 
 
 class Key(Score):
-    """e_ij = w·k_j: how much a key is worth to anyone. w is uniform in ±1/√dim."""
+    """e_ij = w·k_j: the same for every query. w is initialised uniformly in ±1/√dim."""
 
     positional = False
 

@@ -1,4 +1,4 @@
-"""Scores made of scores: capped, added, or a different one per group of heads."""
+"""Scores made of scores: softcap, sum, and one score per group of heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.score.terms import FormulaTerm, Keys, Queries, Term
 class Softcap(Score):
     """e_ij = c · tanh(inner_ij / c) (Gemma 2, https://arxiv.org/abs/2408.00118): keeps scores within ±c.
 
-    It wraps scores made of pair terms; position terms and biases are added outside.
+    It wraps scores made of pair terms; add position terms and biases outside.
     """
 
     pairs = capped = True
@@ -149,8 +149,8 @@ class Sum(Score):
 class PerHead(Score):
     """A different score for each group of heads, in order.
 
-    ``PerHead((4, Dot()), (2, Additive(64, 64, 32)), (2, Rotary(Dot())))``: the counts are query heads, and a group
-    must cover whole key/value groups.
+    ``PerHead((4, Dot()), (2, Additive(64, 64, 32)), (2, Rotary(Dot())))``: the counts are query heads. A group must
+    cover whole key/value groups.
     """
 
     def __init__(self, *groups: tuple[int, Score]) -> None:
@@ -204,7 +204,7 @@ class PerHead(Score):
         raise TypeError("a PerHead is lowered group by group: see PerHead.slices")
 
     def keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
-        """The groups' key halves one after the other; ``split`` takes them apart."""
+        """The key halves of all groups, concatenated; ``split`` is the inverse."""
         return sum((score.keys(k[..., g, :, :], start) for _, g, score in self.slices(k.shape[-3])), Keys(()))
 
     def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:

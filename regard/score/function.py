@@ -1,4 +1,4 @@
-"""A score edited by a function of one's own."""
+"""A score modified by a custom function."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from regard.score.terms import Edit, FormulaTerm, Queries
 
 
 class Function(Score):
-    """e_ij = f(inner_ij, b, h, i, j): any score, by default ``Dot()``, changed by a function of one's own.
+    """e_ij = f(inner_ij, b, h, i, j): any score, by default ``Dot()``, modified by a custom function.
 
-    The score of query i and key j comes as a tensor, and with it whole numbers that broadcast to its shape [batch,
-    heads, queries, keys]: batch item, head (in a PerHead, of its group), position of the query, position of the key.
-    What the function closes over is learned if it wants a gradient; a ``torch.nn.Module`` as the function is part of
-    the score, and in its state dict. (The same functions serve FlexAttention as its ``score_mod``, which runs those of
-    a dot product on a GPU.)
+    f receives the inner scores, [batch, heads, queries, keys], and integer tensors that broadcast to that shape: batch
+    item, head (within its group in a PerHead), position of the query, position of the key. Tensors in its closure that
+    require a gradient are learned; if f is a ``torch.nn.Module`` it is part of the score and of its state dict. f has
+    the signature of FlexAttention's ``score_mod``; with a dot product it runs on FlexAttention on a GPU.
 
     >>> q, k = torch.tensor([[[0.2, 0.1]]]), torch.tensor([[[0.3, 0.4], [0.5, 0.6]]])
     >>> near = Function(lambda s, b, h, i, j: s - 0.5 * (j - i).abs(), Dot(scale=1.0))
@@ -49,7 +48,7 @@ class Function(Score):
 
     @property
     def knows_places(self) -> bool:  # type: ignore[override]
-        """Not if a score within is told one offset alone, or goes by a length."""
+        """False if an inner score only accepts one offset, or depends on the sequence length."""
         inner = scores_in(self.inner)
         formulas = [x for x in inner if isinstance(x, Function) or type(x).queries is Score.queries]
         return not formulas and self.inner.unchanged_up_to == math.inf
@@ -57,7 +56,7 @@ class Function(Score):
     def forward(
         self, q: Tensor, k: Tensor, offset: int | Tensor = 0, row: int | Tensor | None = None, column: int | Tensor = 0
     ) -> Tensor:
-        """``row`` and ``column``: position of query i less i, of key j less j, where ``offset`` does not say them."""
+        """``row`` = position(query i) − i and ``column`` = position(key j) − j, where ``offset`` does not give them."""
         batch, device = q.shape[:-3], q.device
         items = torch.arange(math.prod(batch), device=device).view(*batch, 1, 1, 1)
         heads = torch.arange(q.shape[-3], device=device)[:, None, None]

@@ -1,4 +1,4 @@
-"""Scores of a query and a key: their vectors meet in a dot product or under a tanh."""
+"""Scores of query–key pairs: by a dot product or by a tanh."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Additive(Score):
 
     Luong's "concat" is the same formula with [W; U] written as one matrix.
 
-    The paper starts W, U at N(0, 0.001²) and v at zero (``init="paper"``): the first weights are then uniform and
-    no gradient reaches W and U until v has moved. The default is Glorot's uniform, as later toolkits chose.
+    The paper initialises W and U at N(0, 0.001²) and v at zero (``init="paper"``): the first weights are then uniform,
+    and no gradient reaches W and U until v has moved. The default is Glorot uniform, as in later toolkits.
 
-    Half types on a GPU are computed by a short sine series of tanh, several times as fast, with an error that
-    ``regard.plan`` states; ``form="exact"`` asks for tanh itself, ``form="series"`` says that the series will do (what
-    has none, a CPU or float32, is computed exactly). ``"auto"`` takes the series where it is no worse than the type.
+    ``form`` is how tanh is computed. ``"exact"``: tanh itself. ``"series"``: on a GPU in half precision a short sine
+    series, several times faster, with the error that ``regard.plan`` states; elsewhere exact. ``"auto"``, the default,
+    leaves the choice to the kernel.
     """
 
     positional = False
@@ -119,7 +119,7 @@ class Additive(Score):
         return Keys((project(k, self.U),))
 
     def cached_keys(self, k: Tensor, start: int | Tensor = 0) -> Keys:
-        """e^{2 U k}, once per key; a number beyond ±43 (±350 in float64) counts as that. Half types keep U k."""
+        """e^{2 U k}, with U k clamped to ±43 (±350 in float64); half precision keeps U k itself."""
         b = project(k, self.U)
         limit = {torch.float32: 43.0, torch.float64: 350.0}.get(b.dtype)
         return Keys((b,)) if limit is None else Keys((torch.exp(2 * b.clamp(-limit, limit)),), exponential=True)
@@ -141,11 +141,11 @@ class Additive(Score):
 
 
 class General(Score):
-    """e_ij = q_iᵀ W k_j (Luong et al. 2015, https://arxiv.org/abs/1508.04025), W uniform in ±0.1 as there.
+    """e_ij = q_iᵀ W k_j (Luong et al. 2015, https://arxiv.org/abs/1508.04025), W initialised uniformly in ±0.1.
 
-    With ``diagonal``, W is a diagonal matrix, e_ij = w·(q_i∘k_j) (one number per dim, started at 1: a dot product).
-    BiDAF's trilinear score (Seo et al. 2017, https://arxiv.org/abs/1611.01603) w·[q; k; q∘k] is such a General and a
-    :class:`Key`; its third part, the query's own w·q_i, is the same for all keys, and a softmax over keys cancels it.
+    With ``diagonal``, W is a diagonal matrix: e_ij = w·(q_i∘k_j), w initialised at 1, which is a dot product.
+    BiDAF's trilinear score (Seo et al. 2017, https://arxiv.org/abs/1611.01603) w·[q; k; q∘k] is a diagonal General plus
+    a :class:`Key`; its term w·q_i is the same for all keys, so the softmax cancels it.
 
     >>> q, k = torch.randn(2, 1, 3, 4)
     >>> score = General(4, 4, diagonal=True)
@@ -210,10 +210,10 @@ class General(Score):
 
 
 class Bilinear(Score):
-    """e_ij = (W_q q_i)ᵀ(W_k k_j), a General of low rank; ``shared=True`` uses one W for both sides.
+    """e_ij = (W_q q_i)ᵀ(W_k k_j), a low-rank General; ``shared=True`` uses one W for both sides.
 
-    With grouped-query heads and ``shared=True`` there is one W per key/value head, used by its whole group.
-    Glorot's uniform, as multi-head projections are commonly started.
+    With grouped-query heads and ``shared=True`` there is one W per key/value head, used by its whole group. Glorot
+    uniform initialisation, as is common for multi-head projections.
     """
 
     positional = False
@@ -281,7 +281,7 @@ class Bilinear(Score):
 class Cosine(Score):
     """e_ij = τ_h · cos(q_i, k_j) with a learned temperature (Liu et al. 2022, Swin V2, https://arxiv.org/abs/2111.09883).
 
-    τ = exp(log_scale), started at 10 and kept at most ``max_scale``, as in that paper.
+    τ = exp(log_scale) is initialised at ``scale`` and clamped to at most ``max_scale``; the defaults are the paper's.
     """
 
     positional = False

@@ -1,4 +1,4 @@
-"""Scores of where a query and a key stand: numbers looked up by their distance j − i."""
+"""Scores by relative position: numbers looked up by the distance j − i."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from regard.score.terms import DotTerm, Keys, OffsetTerm, Queries
 class Location(Score):
     """e_ij = scale · q_i · r_clip(j−i): the query and the relative position only.
 
-    Glorot's uniform for r, as in the relative embeddings of Shaw et al. 2018 (https://arxiv.org/abs/1803.02155).
+    r has Glorot uniform initialisation, as the relative embeddings of Shaw et al. 2018
+    (https://arxiv.org/abs/1803.02155).
     """
 
     key_tensors = 0
@@ -139,8 +140,8 @@ class Relative(Score):
 class ALiBi(Score):
     """e_ij = −m_h · |j − i| with fixed slopes (Press et al. 2022, https://arxiv.org/abs/2108.12409).
 
-    The slopes are the paper's 2^(−8h/H); with a number of heads that is no power of two, those of the next lower
-    power followed by every other one of the next higher.
+    The slopes are the paper's 2^(−8h/H). If the number of heads is not a power of two, they are those of the next lower
+    power, followed by every other slope of the next higher.
     """
 
     key_tensors = 0
@@ -150,7 +151,7 @@ class ALiBi(Score):
         (self.heads,) = check_positive("ALiBi", heads=heads)
 
     def slopes(self, like: Tensor) -> Tensor:
-        """m_h, [heads], in float64 for float64 and else in float32: no cast of the module rounds them."""
+        """m_h, [heads], in float64 for float64 inputs and float32 otherwise; casting the module does not round them."""
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
         power = 2 ** math.floor(math.log2(self.heads))
         first = torch.arange(1, power + 1, device=like.device, dtype=exact) * (-8 / power)
@@ -179,12 +180,12 @@ class ALiBi(Score):
 class T5Bias(Score):
     """e_ij = a learned number per head and bucket of j − i (Raffel et al. 2020, https://arxiv.org/abs/1910.10683).
 
-    Half the buckets are exact distances, the rest grow logarithmically up to ``max_distance``; with
-    ``bidirectional=False`` all keys after the query share the bucket of distance 0. Started as in the paper's code,
+    Half of the buckets are exact distances; the rest grow logarithmically up to ``max_distance``. With
+    ``bidirectional=False`` all keys after the query share the bucket of distance 0. Initialised as in the paper's code,
     N(0, 1/``dim``) with ``dim`` the model's width.
     """
 
-    FARTHEST = 1 << 20  # each distance up to max_distance is in a table
+    FARTHEST = 1 << 20  # a table holds every distance up to max_distance
 
     key_tensors = 0
     buckets: Tensor
@@ -217,7 +218,7 @@ class T5Bias(Score):
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
         index = distances(q, k.shape[-2], offset).clamp(-self.max_distance, self.max_distance) + self.max_distance
-        e = self.weight.to(q.dtype)[self.buckets[index]].movedim(-1, -3)  # [B|nothing, 1, H, L, S] has a spare dim
+        e = self.weight.to(q.dtype)[self.buckets[index]].movedim(-1, -3)  # [(B,) 1, H, L, S]: one dim too many with B
         e = e.squeeze(-4) if e.ndim > 3 else e
         return e + q.new_zeros((*q.shape[:-1], 1))
 

@@ -1,4 +1,4 @@
-"""Rotary positions: dot-shaped scores of turned queries and keys."""
+"""Rotary positions: dot-shaped scores of rotated queries and keys."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from regard.score.terms import Keys, Queries
 
 
 class Rotary(Score):
-    """The inner dot-shaped score on rotated q and k (Su et al. 2021, https://arxiv.org/abs/2104.09864).
+    """The inner dot-shaped score of rotated q and k (Su et al. 2021, https://arxiv.org/abs/2104.09864).
 
-    ``dims`` rotates only the first that many dims (an even number). ``interleaved=False`` pairs dim d with
-    d + dims/2 (GPT-NeoX, Llama), ``True`` pairs 2d with 2d + 1 (the paper).
+    ``dims`` rotates only that many leading dims (an even number). ``interleaved=False`` pairs dim d with d + dims/2
+    (GPT-NeoX, Llama), ``True`` pairs 2d with 2d + 1 (the paper).
 
-    ``scaling`` stretches the frequencies for longer sequences: :class:`LinearScaling`, :class:`NTKScaling`,
-    :class:`YaRNScaling`, :class:`Llama3Scaling`. ``inv_freq`` gives frequencies of one's own, in the place of ``base``.
+    ``scaling`` changes the frequencies for longer sequences: :class:`LinearScaling`, :class:`NTKScaling`,
+    :class:`YaRNScaling`, :class:`Llama3Scaling`. ``inv_freq`` gives the frequencies themselves, instead of ``base``.
 
     ``sections`` divides the frequencies between several axes of positions, as models of images and video do (Wang et
-    al. 2024, Qwen2-VL, https://arxiv.org/abs/2409.12191): (16, 24, 24) turns the first 16 by the first axis. ``axes``
-    says where position p stands on them, [axes, positions] or [batch, axes, positions], and may be set later
-    (``score.axes = …``); behind its end all axes count on by one. Without it all are p: text.
+    al. 2024, Qwen2-VL, https://arxiv.org/abs/2409.12191): (16, 24, 24) rotates the first 16 by the first axis. ``axes``
+    holds the coordinates of position p, [axes, positions] or [batch, axes, positions], and may be set later
+    (``score.axes = …``); beyond its end all coordinates increase by one. Without it every coordinate is p, as in text.
 
     >>> image = torch.tensor([[0, 1, 1, 1, 1, 3], [0, 1, 1, 2, 2, 3], [0, 1, 2, 1, 2, 3]])  # time, row, column
     >>> q, k = torch.randn(2, 1, 4, 6, 16)
@@ -77,7 +77,7 @@ class Rotary(Score):
         self._start()
 
     def _numbers(self, inv_freq: Tensor | Sequence[float] | None) -> tuple[float, ...] | None:
-        """Frequencies as Python's floats: no cast of the module rounds them."""
+        """Frequencies as Python floats: casting the module does not round them."""
         if inv_freq is None:
             return None
         if isinstance(inv_freq, Tensor) and inv_freq.is_meta:
@@ -173,7 +173,7 @@ class Rotary(Score):
         return self.scaling.frequencies(self.base, dims, length, like)
 
     def _angles(self, position: Tensor, frequency: Tensor) -> Tensor:
-        """[L, dims / 2] or [B, 1, L, dims / 2]."""
+        """position · frequency, [L, dims / 2] or [B, 1, L, dims / 2]."""
         if self.sections is None or self.axes is None:
             return position.to(frequency.dtype)[..., None] * frequency
         if self.axes.is_meta and not position.is_meta:
@@ -196,7 +196,7 @@ class Rotary(Score):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    """Turn pairs of the first 2·cos.shape[-1] dims of x by the angles given as cosines and sines."""
+    """Rotate pairs of the first 2·cos.shape[-1] dims of x by the angles with these cosines and sines."""
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half].to(cos.dtype), x[..., 2 * half :]
     if interleaved:

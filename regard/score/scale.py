@@ -1,4 +1,4 @@
-"""Scores made larger or smaller, and scores of normalised queries and keys."""
+"""Scores times a factor, and scores of normalised queries and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.score.terms import Keys, Queries, scale_term
 
 
 class _Around(Score):
-    """A score around another, which has its shape."""
+    """Base of scores that wrap another and keep its form."""
 
     def __init__(self, inner: Score) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class _Around(Score):
 class Scale(_Around):
     """e_ij = s · inner_ij with a fixed factor, ``2 * Dot()``, or a learned one per head, ``Scale(Dot(), heads=8)``.
 
-    ``heads=1`` learns one factor for all heads. A learned factor starts at ``factor``; a score of which some part is
-    capped takes a fixed one alone.
+    ``heads=1`` learns one factor for all heads. A learned factor is initialised at ``factor``. A score with a Softcap
+    inside only takes a fixed factor.
 
     >>> q, k = torch.tensor([[[0.2, 0.1]]]), torch.tensor([[[0.3, 0.4]]])
     >>> from regard.score import Dot
@@ -114,12 +114,12 @@ class Scale(_Around):
 
 
 class QKNorm(_Around):
-    """The inner score on normalised queries and keys, whose lengths then say nothing.
+    """The inner score of normalised queries and keys: their lengths no longer matter.
 
-    ``kind="l2"`` divides by ‖x‖: q̂·k̂ for ``Dot(scale=1.0)`` (Henry et al. 2020, https://arxiv.org/abs/2010.04245; what
-    :class:`Cosine` has with a temperature). ``kind="rms"`` divides by √(mean x² + eps) (Zhang & Sennrich 2019,
+    ``kind="l2"`` divides by ‖x‖: q̂·k̂ for ``Dot(scale=1.0)`` (Henry et al. 2020, https://arxiv.org/abs/2010.04245;
+    :class:`Cosine` adds a learned temperature). ``kind="rms"`` divides by √(mean x² + eps) (Zhang & Sennrich 2019,
     https://arxiv.org/abs/1910.07467), and with ``dim`` multiplies by learned gains, one set for queries and one for
-    keys, as large models stabilise attention (Dehghani et al. 2023, https://arxiv.org/abs/2302.05442). Rotary positions
+    keys, which stabilises large models (Dehghani et al. 2023, https://arxiv.org/abs/2302.05442). Rotary positions
     come after it: ``QKNorm(Rotary(Dot()), kind="rms", dim=64)``.
 
     >>> from regard.score import Dot
@@ -166,7 +166,7 @@ class QKNorm(_Around):
             check_fit("QKNorm", "key", self.key_gain, kv_heads, key_dim)
 
     def _norm(self, x: Tensor, gain: Tensor | None) -> Tensor:
-        """In float32 at least; a vector of zeros stays one."""
+        """In float32 or wider; a zero vector stays zero."""
         wide = x if x.dtype == torch.float64 else x.float()
         if self.kind == "l2":
             return nn.functional.normalize(wide, dim=-1, eps=self.eps).to(x.dtype)

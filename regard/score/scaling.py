@@ -1,7 +1,7 @@
-"""How rotary frequencies are stretched for sequences longer than those of the training.
+"""Scaling of rotary frequencies, for sequences longer than those of the training.
 
-θ_d = base^{−2d/D} turns by a whole circle in the wavelength λ_d = 2π / θ_d; ``factor`` s is how many times longer
-sequences get than the ``length`` L₀ of the training.
+θ_d = base^{−2d/D} has the wavelength λ_d = 2π / θ_d. Sequences are up to s (``factor``) times as long as L₀
+(``length``), the length in training.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 def frequencies(base: float | Tensor, dims: int, like: Tensor) -> Tensor:
-    """θ_d = base^{−2d/dims}, [dims / 2], of the type and on the device of ``like``."""
+    """θ_d = base^{−2d/dims}, [dims / 2], in the dtype and on the device of ``like``."""
     powers: Tensor = base ** (-torch.arange(0, dims, 2, device=like.device, dtype=like.dtype) / dims)
     return powers
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What all of them share."""
+    """Base class of scalings."""
 
     factor: float
 
@@ -34,7 +34,7 @@ class Scaling:
 
     @property
     def temperature(self) -> float:
-        """What cosines and sines are multiplied by."""
+        """The factor of cosines and sines."""
         return 1.0
 
     def frequencies(self, base: float, dims: int, length: int | Tensor, like: Tensor) -> Tensor:
@@ -44,10 +44,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class LinearScaling(Scaling):
-    """Position interpolation: θ / s, so that s times as many positions share the old angles.
-
-    (Chen et al. 2023, https://arxiv.org/abs/2306.15595.)
-    """
+    """Position interpolation: θ / s (Chen et al. 2023, https://arxiv.org/abs/2306.15595)."""
 
     def frequencies(self, base: float, dims: int, length: int | Tensor, like: Tensor) -> Tensor:
         return frequencies(base, dims, like) / self.factor
@@ -57,10 +54,10 @@ class LinearScaling(Scaling):
 class NTKScaling(Scaling):
     """Dynamic NTK: beyond L₀ the base grows with the length L, by (s·L/L₀ − (s − 1))^{D/(D−2)}.
 
-    (Described by Peng et al. 2023, https://arxiv.org/abs/2309.00071.) L is what a half of the score sees: offset +
-    queries on one side, start + keys on the other. These are one number where the last query stands at the last key, as
-    in a sequence that attends to itself, with a cache or without; keys that a cache holds stay turned as they were.
-    Packed documents of several lengths, of which one is beyond L₀, are refused: a call has one L.
+    (Described by Peng et al. 2023, https://arxiv.org/abs/2309.00071.) Each half of the score has its own L: offset +
+    queries, and start + keys. Both are equal if the last query is at the position of the last key, as in self-attention
+    with a cache or without. Keys in a cache keep the rotation they had. One call has one L: packed documents of several
+    lengths are refused if one is longer than L₀.
     """
 
     length: int
@@ -78,11 +75,11 @@ class NTKScaling(Scaling):
 
 @dataclass(frozen=True)
 class YaRNScaling(Scaling):
-    """Fast frequencies stay, slow ones are interpolated, with a ramp between (Peng et al. 2023).
+    """YaRN (Peng et al. 2023, https://arxiv.org/abs/2309.00071): high frequencies stay, low ones are interpolated.
 
-    https://arxiv.org/abs/2309.00071: a dim that turns more than ``fast`` times within L₀ keeps θ, one that turns less
-    than ``slow`` times gets θ / s. Scores are divided by the paper's temperature: cosines and sines are multiplied by
-    0.1 ln s + 1, or by ``attention``. The ends of the ramp are whole dims unless ``truncate=False``.
+    A dim with more than ``fast`` rotations within L₀ keeps θ, one with fewer than ``slow`` gets θ / s, with a linear
+    ramp between. Cosines and sines are multiplied by 0.1 ln s + 1, the paper's temperature, or by ``attention``. The
+    ends of the ramp are rounded to whole dims unless ``truncate=False``.
     """
 
     length: int
@@ -108,15 +105,15 @@ class YaRNScaling(Scaling):
         return plain / self.factor * ramp + plain * (1 - ramp)
 
     def _turning(self, turns: float, base: float, dims: int) -> float:
-        """The d whose θ_d turns that many times within L₀."""
+        """The d whose θ_d has that many rotations within L₀."""
         return dims * math.log(self.length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
 
 @dataclass(frozen=True)
 class Llama3Scaling(Scaling):
-    """That of Llama 3.1 (Dubey et al. 2024, https://arxiv.org/abs/2407.21783): θ / s for wavelengths beyond L₀ / low.
+    """Llama 3.1 (Dubey et al. 2024, https://arxiv.org/abs/2407.21783): θ / s for wavelengths above L₀ / low.
 
-    Wavelengths below L₀ / high stay as they are; between, θ is mixed by where L₀ / λ lies from ``low`` to ``high``.
+    Wavelengths below L₀ / high keep θ; between them θ is interpolated linearly in L₀ / λ.
     """
 
     length: int

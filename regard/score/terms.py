@@ -1,4 +1,4 @@
-"""Terms and Problem: the canonical form that scores are lowered to and kernels run.
+"""Terms and Problem: the canonical form that scores are lowered to and that kernels run.
 
     E = softcap( Σ pair terms ) + Σ (offset terms + bias terms + key terms + formulas)
 
@@ -41,17 +41,17 @@ class TanhTerm:
     a: Tensor  # [B, H, L, D]
     w: Tensor  # [B|1, H|1, D]
     b: Tensor | None = None  # [B, K, S, D], None until joined
-    form: str = "auto"  # how a kernel may compute it: "exact", "series" (approximated, where it can) or as it likes
+    form: str = "auto"  # how a kernel may compute it: "exact", "series" (approximated where possible), or its choice
     exponential: bool = False  # b holds e^{2b}, as a cache keeps it
 
     def plain(self) -> TanhTerm:
-        """The same with b itself."""
+        """The same term with b itself instead of e^{2b}."""
         return replace(self, b=0.5 * _tensor(self.b).log(), exponential=False) if self.exponential else self
 
 
 @dataclass(frozen=True)
 class OffsetTerm:
-    """Looks up the distance δ = position(j) − position(i), clipped to the table, and goes on straight beyond it.
+    """A table by the distance δ = position(j) − position(i), continued linearly beyond its ends.
 
     table[m + clip(δ, −m, m)] − slope · |δ − clip(δ, −m, m)|,   R = 2m + 1
     """
@@ -61,7 +61,7 @@ class OffsetTerm:
 
     @property
     def reach(self) -> int:
-        """m, the largest distance the table tells apart."""
+        """m, the largest distance with its own table entry."""
         return self.table.shape[-1] // 2
 
 
@@ -74,7 +74,7 @@ class BiasTerm:
 
 @dataclass(frozen=True)
 class KeyTerm:
-    """One number per key, times a number until joined (one per head in a tensor, [H|1])."""
+    """One number per key; until joined also its factor (a tensor holds one per head, [H|1])."""
 
     c: Tensor | None = None  # [B, K, S, 1], None until joined
     scale: float | Tensor = 1.0
@@ -82,7 +82,7 @@ class KeyTerm:
 
 @dataclass(frozen=True)
 class Edit:
-    """What a formula is if it is a dot product changed by a function: f(scale · q_i·k_j, b, h, i, j)."""
+    """A formula that is a dot product modified by a function: f(scale · q_i·k_j, b, h, i, j)."""
 
     f: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
     scale: float
@@ -90,25 +90,25 @@ class Edit:
 
 @dataclass(frozen=True)
 class FormulaTerm:
-    """A score that has no other form than its dense formula, f(q, k, offset): Python, asked for some queries at a time.
+    """A score known only by its dense formula, f(q, k, offset): Python, called for some of the queries at a time.
 
-    It keeps all queries, keys, items and heads, whatever part of the problem it stands in: a formula may look at any.
+    It keeps all queries, keys, items and heads even in a part of the problem, since the formula may read any of them.
     """
 
     formula: Callable[..., Tensor]
     q: Tensor  # [B, H, L, Dq]
     offset: int | Tensor
-    autocast: torch.dtype | None = None  # what it is computed under
+    autocast: torch.dtype | None = None  # the autocast dtype it is computed under
     k: Tensor | None = None  # [B, K, S, Dk], None until joined
-    captured: tuple[Tensor, ...] | None = None  # what else it is made of that wants a gradient, once found
-    originals: tuple[Tensor, ...] | None = None  # the very same, as the formula knows them
-    item: int | None = None  # the only batch item and the only head of the problem it stands in
-    head: int | None = None
-    columns: slice | None = None  # the only keys of that problem
-    edit: Edit | None = None  # the formula, where it is one
+    captured: tuple[Tensor, ...] | None = None  # other tensors it reads that require a gradient; None until found
+    originals: tuple[Tensor, ...] | None = None  # the same tensors, as the formula's own objects
+    item: int | None = None  # the one batch item of the problem, if it is a part
+    head: int | None = None  # likewise the one head
+    columns: slice | None = None  # likewise the keys
+    edit: Edit | None = None  # the formula as an Edit, if it is one
     first: int = 0  # the index of the first of these queries among all
-    packed: Packed | None = None  # the documents that it is asked for one by one
-    starts: tuple[int | Tensor, int | Tensor] | None = None  # what ``knows_places`` is told of queries and keys
+    packed: Packed | None = None  # the formula is called for one document at a time
+    starts: tuple[int | Tensor, int | Tensor] | None = None  # position − index of queries and keys (``knows_places``)
 
     @property
     def name(self) -> str:
@@ -116,22 +116,22 @@ class FormulaTerm:
 
     @property
     def whole(self) -> bool:
-        """Does it stand for every item, head and key it was made for?"""
+        """Does it cover every item, head and key?"""
         return self.item is None and self.head is None and self.columns is None
 
     @property
     def positional(self) -> bool:
-        """Does the formula depend on where queries and keys stand? It may, unless its score says no."""
+        """Does the formula depend on positions? Assumed, unless its score declares otherwise."""
         return getattr(self._innermost(), "positional", True)
 
     @property
     def knows_places(self) -> bool:
-        """Can the formula be told where each query and key stands, rather than where the first query does?"""
+        """Does the formula accept the positions of all queries and keys, not only of the first query?"""
         return getattr(self._innermost(), "knows_places", False)
 
     @property
     def fixes_keys(self) -> bool:
-        """Must key j stand at j?"""
+        """Does the formula require key j at position j?"""
         return self._innermost().inner.positional if self.knows_places else self.positional  # type: ignore[attr-defined, no-any-return]
 
     def _innermost(self) -> Callable[..., Tensor]:
@@ -147,11 +147,11 @@ Term = DotTerm | TanhTerm | OffsetTerm | BiasTerm | KeyTerm | FormulaTerm
 
 @dataclass(frozen=True)
 class Keys:
-    """The key half of a lowered score: what a cache keeps, computed once per key.
+    """The key half of a lowered score, computed once per key and kept by a cache.
 
-    ``attend`` takes it in place of ``k``. Every tensor is [..., K, S, its own dims]. ``trusted`` says that they and
-    their values are finite where nobody may look: a decoding step must not read its whole cache twice to find out.
-    ``exponential``: tensors of tanh terms hold e^{2b} in place of b.
+    ``attend`` accepts it instead of ``k``. Every tensor is [..., K, S, dims of its own]. ``trusted``: masked keys and
+    values are known to be finite, so a decoding step need not read its whole cache to find out. ``exponential``: the
+    tensors of tanh terms hold e^{2b} instead of b.
     """
 
     tensors: tuple[Tensor, ...]
@@ -164,7 +164,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Queries:
-    """The query half of a lowered score: terms whose key side is still open."""
+    """The query half of a lowered score: terms without their key tensors."""
 
     terms: tuple[Term, ...]
     cap: float | None = None
@@ -209,7 +209,7 @@ class Terms:
 
 
 def join(queries: Queries, keys: Keys) -> Terms:
-    """Close each open term with the key tensor made for it, in order."""
+    """Give each term its key tensor, in order."""
     tensors = list(keys.tensors)
     terms: list[Term] = []
     for term in queries.terms:
@@ -232,7 +232,7 @@ def join(queries: Queries, keys: Keys) -> Terms:
 
 
 def _key_term(c: Tensor, scale: float | Tensor) -> Term:
-    """scale · c: with a scale of its own for each query head, of which several may share a key, a bias per key."""
+    """scale · c. If query heads that share a key have different scales, it is a bias instead."""
     if not isinstance(scale, Tensor):
         return KeyTerm(c if scale == 1 else c * scale)
     scale = scale.to(c.dtype)[:, None, None]
@@ -242,7 +242,7 @@ def _key_term(c: Tensor, scale: float | Tensor) -> Term:
 
 
 def scale_term(term: Term, factor: float | Tensor, q: Tensor) -> Term:
-    """factor · term of a query half, at least as wide as q; a tensor holds one factor per head, [H|1]."""
+    """factor · term of a query half, in q's dtype or wider; a tensor holds one factor per head, [H|1]."""
 
     def times(x: Tensor, dims: int) -> Tensor:
         return x * (factor.to(x.dtype).reshape(-1, *(1,) * dims) if isinstance(factor, Tensor) else factor)
@@ -272,17 +272,17 @@ class _Times:
 
 
 def plain(terms: Terms) -> Terms:
-    """The same terms with no exponentials in the place of keys."""
+    """The same terms with b instead of e^{2b}."""
     if not any(t.exponential for t in terms.tanhs):
         return terms
     return replace(terms, terms=tuple(t.plain() if isinstance(t, TanhTerm) else t for t in terms.terms))
 
 
 def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
-    """At most one dot and one tanh term: a sum of either kind is one of it over concatenated dims.
+    """At most one dot and one tanh term, by concatenating their dims; and notes that say what was folded.
 
-    Key terms beside dot products alone are dims of them too, 1 · c_j, where a gradient of theirs may be asked for: then
-    what knows dot products, and their gradients, is enough. Also says, in words, what it did.
+    If a score is dot and key terms alone and the key terms may need a gradient, they become dims too, 1 · c_j: then a
+    kernel of plain dot products computes both.
     """
     if _are_dims(terms):
         return _keys_as_dims(terms), ("key terms folded into the dot term",)
@@ -312,7 +312,7 @@ def fold(terms: Terms) -> tuple[Terms, tuple[str, ...]]:
 
 
 def _are_dims(terms: Terms) -> bool:
-    """Dot and key terms, of types that lose nothing when a key term becomes a dim."""
+    """Only dot and key terms, in dtypes that lose nothing when a key term becomes a dim?"""
     dots, keys = terms.dots, terms.keys
     if not dots or not keys or len(dots) + len(keys) != len(terms.terms):
         return False
@@ -322,7 +322,7 @@ def _are_dims(terms: Terms) -> bool:
 
 
 def _keys_as_dims(terms: Terms) -> Terms:
-    """[q; 1]·[k; c], with zeros up to a multiple of 8 dims, which fused kernels want."""
+    """[q; 1]·[k; c], padded with zeros to a multiple of 8 dims, as fused kernels require."""
     dots, first = terms.dots, terms.dots[0].q
     c: Tensor = torch.stack([_tensor(t.c) for t in terms.keys]).sum(0)
     q, k = [t.q * _per_head(t.scale, t.q) for t in dots], [_tensor(t.k) for t in dots]
@@ -333,7 +333,7 @@ def _keys_as_dims(terms: Terms) -> Terms:
 
 
 def _strictest(forms: Iterable[str]) -> str:
-    """What all of the terms allow."""
+    """The form that all terms allow."""
     wanted = set(forms)
     return next(form for form in ("exact", "auto", "series") if form in wanted)
 
@@ -348,7 +348,7 @@ def _tensor(x: Tensor | None) -> Tensor:
 
 
 def may_need_gradient(*tensors: Tensor | None) -> bool:
-    """Could a gradient of these be asked for? (Inside torch.func an outer level's requires_grad does not show.)"""
+    """Could one of these need a gradient? (Inside torch.func, requires_grad of an outer level is not visible.)"""
     if torch._C._are_functorch_transforms_active():
         return True
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
@@ -356,25 +356,25 @@ def may_need_gradient(*tensors: Tensor | None) -> bool:
 
 @dataclass(frozen=True)
 class Problem:
-    """One attention problem: everything a kernel needs, checked, batch dims flattened to one."""
+    """All that a kernel needs for one call, checked, with batch dims flattened to one."""
 
     terms: Terms
     v: Tensor  # [B, K, S, Dv]
     heads: int
     queries: int  # L
     mask: Mask | None = None
-    offset: int | Tensor = 0  # position of query i less i; a tensor holds one per item, or per query, [B|1, 1|L]
-    rows: Tensor | None = None  # the queries' indices if they are a selection of rows, [L]
+    offset: int | Tensor = 0  # position(query i) − i; a tensor holds one per item or per query, [B|1, 1|L]
+    rows: Tensor | None = None  # [L], the indices of the queries if they are a selection
     dropout: float = 0.0
     seed: Tensor | None = None  # [B|1]
     sink: Tensor | None = None  # [1, H|1]: the logit of an extra key of value zero
-    bad_keys: Tensor | None = None  # [B, K, S]: visible pairs with these are NaN
-    bad_rows: Tensor | None = None  # [B, H, L]: likewise
-    first_head: int = 0  # where these heads start among all heads (dropout counts from there)
+    bad_keys: Tensor | None = None  # [B, K, S], keys that were not finite: visible pairs with them are NaN
+    bad_rows: Tensor | None = None  # [B, H, L], likewise queries
+    first_head: int = 0  # index of the first of these heads among all heads (dropout depends on it)
     need_logsumexp: bool = False
-    need_bias_gradient: bool = True  # an n×n gradient is made only if somebody wants it
-    need_offset_gradient: bool = True  # and so is one that sums pairs by their distance
-    key_positions: Tensor | None = None  # [B|1, S]; None: key j stands at j
+    need_bias_gradient: bool = True  # the n×n gradient of a bias is computed only if needed
+    need_offset_gradient: bool = True  # likewise the gradient of an offset table
+    key_positions: Tensor | None = None  # [B|1, S]; None: key j is at position j
 
     @property
     def batch(self) -> int:
@@ -398,7 +398,7 @@ class Problem:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """What scores and softmax are accumulated in."""
+        """The dtype in which scores and softmax are accumulated."""
         return torch.float64 if self.v.dtype == torch.float64 else torch.float32
 
     def row_index(self) -> Tensor:
@@ -420,12 +420,12 @@ class Problem:
 
     @property
     def per_query(self) -> bool:
-        """Do queries stand at positions of their own, not one after the other?"""
+        """Does each query have its own offset, so that positions need not be consecutive?"""
         return isinstance(self.offset, Tensor) and self.offset.shape[1] != 1
 
 
 def one_head(p: Problem, head: int) -> Problem:
-    """The scores' side of one head alone: terms, mask and sink, with ``head`` counted among those of ``p``."""
+    """The problem of one head: its terms, mask and sink, without marks of NaN. ``head`` counts the heads of ``p``."""
     shared = head * p.kv_heads // p.heads
 
     def own(x: Tensor) -> Tensor:
