@@ -2,11 +2,11 @@
 
 Masks combine with ``&``, ``|`` and ``~``: a padded prefix language model is ``(Causal() | Prefix(10)) & Lengths(n)``.
 
-A mask answers two questions: ``visible`` gives a tile of booleans, and ``tiles`` says of every tile of a grid
-whether it is empty or full, so that kernels skip the first kind and need not evaluate the second. Masks that depend
-on positions alone answer ``span`` for plain integers too, without reading any tensor.
+A mask answers two questions. ``visible`` gives a tile of booleans. ``tiles`` says which tiles of a grid are empty and
+which are full: kernels skip empty tiles and need no mask in full ones. Masks that depend on positions alone also answer
+``span`` for plain integers, without reading a tensor.
 
-A mask of one's own is a subclass with ``visible`` alone, or a :class:`Function`; both run everywhere.
+A custom mask is a subclass with ``visible`` alone, or a :class:`Function`; every kernel accepts both.
 
 Shapes: B batch, H heads, L queries, S keys, l and s a tile's rows and columns.
 """

@@ -1,4 +1,4 @@
-"""What all masks share."""
+"""The base class of all masks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.mask.shape import Grid, Shape, Verdict
 
 
 class Mask:
-    """What all masks share. A subclass needs ``visible``; the rest makes it faster.
+    """Base class of masks. A subclass needs ``visible``; the other methods make it faster.
 
     >>> class Even(Mask):
     ...     def visible(self, rows, positions, cols):
@@ -24,15 +24,15 @@ class Mask:
             [1, 0, 1, 0]], dtype=torch.int32)
     """
 
-    static = False  # depends on positions alone: no tensor need be read
-    reads_positions = True  # depends on where queries and keys stand
-    varies = "LS"  # the dims of [B, H, L, S] along which it is not constant
+    static = False  # it depends on positions alone, and reads no tensor
+    reads_positions = True  # it depends on the positions of queries and keys
+    varies = "LS"  # the dims of [B, H, L, S] along which it varies
     tensors: tuple[Tensor, ...] = ()
     ints: tuple[int, ...] = ()
     parts: tuple[Mask, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        """Who writes another ``visible`` inherits no answers about tiles: they were those of the one before."""
+        """A subclass that overrides ``visible`` alone does not inherit the answers about tiles: they may be wrong."""
         if "visible" in vars(cls) and "reads_positions" not in vars(cls):
             cls.reads_positions = True
         if "visible" in vars(cls) and not {"span", "tiles"} & vars(cls).keys():
@@ -42,7 +42,7 @@ class Mask:
     def bind(self, shape: Shape) -> Mask:
         """Check the mask's tensors against a problem and bring them to canonical shape.
 
-        ``shape.key_positions`` are there if keys stand elsewhere than at their index.
+        ``shape.key_positions`` is set if key positions differ from key indices.
         """
         return self
 
@@ -54,11 +54,11 @@ class Mask:
         )
 
     def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
-        """Is the tile of query positions p_lo…p_hi and keys k_lo…k_hi (inclusive) empty, is it full?"""
+        """(empty, full) of the tile of query positions p_lo…p_hi and keys k_lo…k_hi, inclusive."""
         return False, False
 
     def tiles(self, grid: Grid) -> Verdict:
-        """The same for every tile of a grid."""
+        """(empty, full) of every tile of a grid."""
         cols = torch.arange(grid.keys, device=grid.positions.device)[None]
         return self.span(*grid.query_range(grid.positions), *grid.key_range(cols))
 
@@ -67,13 +67,13 @@ class Mask:
         return self
 
     def packing(self) -> Packed | None:
-        """The packed documents that give the call its positions, if there are any in it."""
+        """The packed documents in this mask, if any; they set the positions of the call."""
         return None
 
     def dense(
         self, queries: int, keys: int | None = None, *, batch: tuple[int, ...] = (), heads: int = 1, offset: int = 0
     ) -> Tensor:
-        """The whole mask as booleans, to look at: [*batch, heads, L, S], without the dims that are 1.
+        """The whole mask as booleans, for inspection: [*batch, heads, L, S], without ``heads`` if it is 1.
 
         >>> from regard.mask import Causal
         >>> Causal().dense(2, 3, offset=1).int()
@@ -94,7 +94,7 @@ class Mask:
 
     @classmethod
     def rebuild(cls, tensors: tuple[Tensor, ...], ints: tuple[int, ...], parts: tuple[Mask, ...]) -> Mask:
-        """A mask of this class from what ``tensors``, ``ints`` and ``parts`` of another gave."""
+        """A mask of this class with the ``tensors``, ``ints`` and ``parts`` of another."""
         return cls(*tensors, *ints, *parts)
 
     def for_items(self, items: slice) -> Mask:
@@ -103,7 +103,7 @@ class Mask:
         return build(type(self).__name__, tensors, self.ints, tuple(part.for_items(items) for part in self.parts))
 
     def _with(self, *tensors: Tensor) -> Mask:
-        """The same with other tensors: of a subclass, still one."""
+        """A copy, of the same class, with other tensors."""
         other = copy.copy(self)
         other.tensors = tensors
         return other
@@ -120,7 +120,7 @@ class Mask:
 
         return Or(self, as_mask(other))
 
-    __rand__, __ror__ = __and__, __or__  # a tensor on the left; the order makes no difference
+    __rand__, __ror__ = __and__, __or__  # with a tensor on the left; & and | commute
 
     def __invert__(self) -> Mask:
         from regard.mask.combine import Not
@@ -139,11 +139,11 @@ M = TypeVar("M", bound=type[Mask])
 
 
 def known(kind: M) -> M:
-    """Kernels know masks of this class itself: they read its tensors and numbers, and do not ask ``visible``."""
+    """Register a class that kernels implement themselves: they read its tensors and ints, not ``visible``."""
     KINDS[kind.__name__] = kind
     return kind
 
 
 def build(kind: str, tensors: tuple[Tensor, ...], ints: tuple[int, ...], parts: tuple[Mask, ...]) -> Mask:
-    """Put a mask together again from what ``tensors``, ``ints`` and ``parts`` gave."""
+    """Rebuild a mask from its class name and its ``tensors``, ``ints`` and ``parts``."""
     return KINDS[kind].rebuild(tensors, ints, parts)

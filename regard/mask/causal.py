@@ -1,4 +1,4 @@
-"""Masks of where a key stands from its query: causal, and a sliding window."""
+"""Masks by relative position: causal, and a sliding window."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from regard.mask.shape import WHOLE, Grid, Shape, Verdict
 
 
 class _ByPosition(Mask):
-    """Masks of where a key stands from its query. Where keys stand elsewhere than at their index it holds that."""
+    """Base of masks by relative position. ``tensors`` holds the key positions if they are not the indices."""
 
     def at(self, key_positions: Tensor) -> Mask:
-        """The same for keys at these positions, [B|1, S]."""
+        """The same mask for keys at these positions, [B|1, S]."""
         made = Window(self.left, self.right) if type(self) is Window else self._with()
         made.tensors = (key_positions,)
         made.varies = "BLS" if key_positions.shape[0] > 1 else "LS"
@@ -48,7 +48,7 @@ class _ByPosition(Mask):
 
 @known
 class Causal(_ByPosition):
-    """A query sees the keys at its own position and before."""
+    """A query sees the keys at its own position and before: j ≤ i."""
 
     def _seen(self, keys: Tensor, queries: Tensor) -> Tensor:
         return keys <= queries
@@ -66,7 +66,10 @@ class Causal(_ByPosition):
 
 @known
 class Window(_ByPosition):
-    """A query sees that many keys to each side of its own position, inclusive; None = unbounded."""
+    """A query sees ``left`` keys before and ``right`` keys after its own position: −left ≤ j − i ≤ right.
+
+    None is unbounded.
+    """
 
     def __init__(self, left: int | None = None, right: int | None = None) -> None:
         for side, n in (("left", left), ("right", right)):

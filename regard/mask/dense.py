@@ -52,12 +52,12 @@ class Dense(Mask):
 
 
 def as_mask(mask: Mask | Tensor) -> Mask:
-    """A bool tensor is Dense; anything else that is no mask is refused."""
+    """A mask as it is, a bool tensor as Dense; anything else raises TypeError."""
     return mask if isinstance(mask, Mask) else Dense(mask)
 
 
 def _no_mask(given: object) -> str:
-    """What came in the place of a mask, and what to do about it."""
+    """What was passed instead of a mask, and what to do about it."""
     if isinstance(given, Tensor) and given.is_floating_point():
         return f"{given.dtype}; numbers to add to the scores go into regard.score.Bias"
     if isinstance(given, Tensor):

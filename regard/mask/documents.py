@@ -1,4 +1,4 @@
-"""Several documents in one sequence: a query sees the keys of its own."""
+"""Several documents in one sequence: a query sees the keys of its own document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.mask.shape import Grid, Shape, Verdict, per_position
 
 @known
 class Documents(Mask):
-    """Only keys of the same document id. Positions count on from one document to the next, but in :meth:`packed`.
+    """Only keys with the query's document id. Positions continue from document to document, except in :meth:`packed`.
 
     >>> Documents([0, 0, 1]).dense(3).int()
     tensor([[1, 1, 0],
@@ -36,10 +36,10 @@ class Documents(Mask):
     def packed(
         cls, query_offsets: Tensor | Sequence[int], key_offsets: Tensor | Sequence[int] | None = None
     ) -> Documents:
-        """Documents laid end to end, from cumulative offsets 0, n₁, n₁ + n₂, … (``cu_seqlens``), without padding.
+        """Documents end to end without padding, from cumulative offsets 0, n₁, n₁ + n₂, … (``cu_seqlens``).
 
         Positions restart in each document, for every score and mask, so that a call equals one call per document.
-        Where a document has more keys than queries, its last query stands at its last key, as in decoding.
+        If a document has more keys than queries, its last query is at the position of its last key, as in decoding.
 
         >>> from regard.mask import Causal
         >>> (Documents.packed([0, 2, 3], [0, 3, 5]) & Causal()).dense(3, 5).int()
@@ -51,7 +51,7 @@ class Documents(Mask):
 
     @classmethod
     def known(cls, query_offsets: Tensor, key_offsets: Tensor | None) -> Documents:
-        """The same of offsets that need no check, as a nested tensor's."""
+        """``packed`` without checks, for offsets known to be valid, such as a nested tensor's."""
         return _PackedDocuments(Packed.known(query_offsets, key_offsets))
 
     def bind(self, shape: Shape) -> Mask:
@@ -73,7 +73,7 @@ class Documents(Mask):
 
 
 class _PackedDocuments(Documents):
-    """Documents by where they begin; bound to a problem, they are Documents by their ids."""
+    """Documents by their offsets; ``bind`` turns them into Documents by ids."""
 
     def __init__(self, packed: Packed) -> None:
         self.packed_as, self.varies = packed, "LS"

@@ -1,4 +1,4 @@
-"""A mask in one line: a function of batch item, head, query and key."""
+"""A mask given as a function of batch item, head, query and key."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from regard.mask.shape import Shape
 
 
 class Function(Mask):
-    """A mask in one line: ``f(b, h, i, j)`` says whether head h of batch item b may see key j from query i.
+    """``f(b, h, i, j)``: may query i see key j in head h of batch item b?
 
-    The arguments are whole numbers in tensors that broadcast to [batch, heads, l, s], and so must the result. Query i
-    counts from ``offset``, as in every mask, so that a step of decoding asks what the whole sequence would, and with
-    ``positions=`` or in packed documents both are positions. (The same functions serve FlexAttention as its
-    ``mask_mod``; batch dims count as one there and here.)
+    The arguments are integer tensors that broadcast to [batch, heads, l, s]; so must the result. i is the position of
+    the query, ``offset`` included, so a decoding step asks the same questions as the whole sequence. j is the index of
+    the key; with ``positions=`` or in packed documents it is a position too. f has the signature of FlexAttention's
+    ``mask_mod``; several batch dims count as one.
 
     >>> Function(lambda b, h, i, j: (j <= i) & (i - j < 2)).dense(3).int()
     tensor([[1, 0, 0],
@@ -33,7 +33,7 @@ class Function(Mask):
 
     def bind(self, shape: Shape) -> Mask:
         items, heads = (torch.arange(n, device=shape.device) for n in (math.prod(shape.batch), shape.heads))
-        if shape.laid is not None:  # queries are asked about by their place among the keys of the whole pack
+        if shape.laid is not None:  # f gets the positions within documents, which ``visible`` is not given
             return self._with(items, heads, shape.laid.key_positions[None], shape.laid.query_positions[None])
         keys = shape.key_positions
         return self._with(items, heads, torch.arange(shape.keys, device=shape.device)[None] if keys is None else keys)

@@ -1,4 +1,4 @@
-"""Masks of how many keys there are: padding, and a visible prefix."""
+"""Masks by the number of keys: padding, and a visible prefix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.mask.shape import WHOLE, Shape, Verdict, per_item
 
 
 class _UpTo(Mask):
-    """Keys j < n, with one n for all or one per batch item."""
+    """Base: keys j < n are visible, with one n for all or one per batch item."""
 
     varies, reads_positions = "S", False
 

@@ -1,4 +1,4 @@
-"""Masks of one's own: how they are made for a problem, and what kernels see of them."""
+"""Custom masks: how they are bound to a problem, and what kernels see of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.mask.shape import Grid, Shape, Verdict, broadcasts
 
 
 class ByVisible(Mask):
-    """A bound mask that kernels know nothing of but ``visible``: its answers are checked, and cut to what is asked."""
+    """A bound custom mask, known to kernels by ``visible`` alone: checks its answers and cuts out items and heads."""
 
     def __init__(self, mask: Mask, batch: int, items: slice | None = None, heads: slice | None = None) -> None:
         self.mask, self.batch, self.items, self.heads = mask, batch, items, heads
@@ -21,7 +21,7 @@ class ByVisible(Mask):
         self.reads_positions = mask.reads_positions
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
-        if self.items is not None and positions.shape[0] > 1:  # it may hold something of every item
+        if self.items is not None and positions.shape[0] > 1:  # the mask may hold tensors of all items
             whole = positions.new_zeros(self.batch, positions.shape[1])
             whole[self.items] = positions
             positions = whole
@@ -61,18 +61,18 @@ class ByVisible(Mask):
 
 
 def _within(outer: slice | None, inner: slice) -> slice:
-    """A slice of a slice."""
+    """The slice ``inner`` of the slice ``outer``."""
     return inner if outer is None else slice(outer.start + inner.start, outer.start + inner.stop)
 
 
 def _writes(mask: Mask, name: str) -> bool:
-    """Has a mask of one's own an answer of its own, rather than that of the mask it was made from?"""
+    """Does a custom mask override this method, rather than inherit it from one of ours?"""
     first = next(kind for kind in type(mask).__mro__ if name in vars(kind))
     return first is not Mask and first not in KINDS.values()
 
 
 def bind(mask: Mask, shape: Shape) -> Mask:
-    """The mask made for a problem; one of one's own as a :class:`ByVisible`."""
+    """The mask bound to a problem; a custom mask becomes a :class:`ByVisible`."""
     bound = mask.bind(shape)
     if isinstance(bound, ByVisible) or type(bound) in KINDS.values():
         return bound
@@ -86,7 +86,7 @@ def bind(mask: Mask, shape: Shape) -> Mask:
 
 
 def unknown(mask: Mask | None) -> str | None:
-    """The first part of a bound mask that is known by ``visible`` alone, by the name of its class."""
+    """The class name of the first part of a bound mask that kernels know by ``visible`` alone, or None."""
     if mask is None:
         return None
     if isinstance(mask, ByVisible):

@@ -1,8 +1,8 @@
-"""Packed sequences: documents laid end to end without padding, each with positions of its own.
+"""Packed sequences: documents end to end without padding, each with its own positions.
 
-Positions restart in each document: its keys stand at 0, 1, …, and its last query at its last key, as when the queries
-are what a decoder has read last. Only pairs of one document are seen, so that what goes by the distance of query and
-key may as well leave every key at its index in the pack and put the query into that counting (``among_keys``).
+Positions restart in each document: its keys are at 0, 1, …, and its last query is at its last key, as in decoding. Only
+pairs within a document are visible. So whatever depends on the distance of query and key alone may leave key j at its
+index j in the pack, and place the query relative to that (``among_keys``).
 
 Shapes: L queries, S keys, N documents.
 """
@@ -19,13 +19,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each query and key of a pack belongs and stands."""
+    """The document and the position of each query and key of a pack."""
 
     query_ids: Tensor  # [L], the document
     key_ids: Tensor  # [S]
     query_positions: Tensor  # [L], restarted in each document
     key_positions: Tensor  # [S]
-    among_keys: Tensor  # [L], the query's position where key j stands at j
+    among_keys: Tensor  # [L], the query's position if key j is at j
 
     def to(self, device: torch.device) -> Layout:
         return Layout(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
@@ -33,13 +33,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """Where the documents of a pack begin, and where the last one ends."""
+    """The cumulative offsets of the documents of a pack."""
 
     queries: Tensor  # [N + 1]
     keys: Tensor  # [N + 1]
-    aligned: bool  # every document is known to have as many keys as queries: query i stands at key i
-    laid: Layout | None  # made at once where lengths are checked: not in a compiled program, nor of nested tensors
-    ends: tuple[list[int], list[int]] | None = None  # the same offsets as numbers, where they were read
+    aligned: bool  # every document is known to have as many keys as queries: query i is at key i
+    laid: Layout | None  # computed if offsets are checked: not in a compiled program, not for nested tensors
+    ends: tuple[list[int], list[int]] | None = None  # the same offsets as ints, if they were read
 
     @staticmethod
     def of(query_offsets: Tensor | Sequence[int], key_offsets: Tensor | Sequence[int] | None) -> Packed:
@@ -58,13 +58,13 @@ class Packed:
 
     @staticmethod
     def known(query_offsets: Tensor, key_offsets: Tensor | None) -> Packed:
-        """Of offsets that are known to be right: nothing is read, so that a GPU need not be waited for."""
+        """From offsets known to be valid. Nothing is read, so there is no wait for a GPU."""
         queries = query_offsets.long()
         keys = queries if key_offsets is None else key_offsets.long()
         return Packed(queries, keys, key_offsets is None, None)
 
     def documents(self) -> list[tuple[slice, slice]] | None:
-        """The queries and the keys of each; None in a compiled program that was given tensors, which cannot be read."""
+        """Queries and keys of each document; None in a compiled program, which cannot read tensors of offsets."""
         ends = self.ends
         if ends is None and not torch.compiler.is_compiling():
             ends = self.queries.tolist(), self.keys.tolist()
@@ -73,7 +73,7 @@ class Packed:
         return [(slice(*q), slice(*k)) for q, k in zip(pairwise(ends[0]), pairwise(ends[1]), strict=True)]
 
     def lay_out(self, queries: int, keys: int, device: torch.device) -> Layout:
-        """The layout of so many queries and keys, all that there are."""
+        """The layout of all queries and keys of a call; their numbers must match the offsets."""
         if self.laid is None:
             return _lay_out(self.queries.to(device), self.keys.to(device), queries, keys)
         ends = len(self.laid.query_ids), len(self.laid.key_ids)
@@ -88,7 +88,7 @@ def _lay_out(query_offsets: Tensor, key_offsets: Tensor, queries: int, keys: int
     index_k = torch.arange(keys, device=query_offsets.device)
     query_ids = torch.searchsorted(query_offsets, index_q, right=True) - 1
     key_ids = torch.searchsorted(key_offsets, index_k, right=True) - 1
-    last = len(query_offsets) - 2  # what is behind the end, which only a compiled program lets pass, is no document
+    last = len(query_offsets) - 2  # a compiled program does not check the end: what follows it is in no document
     q, k = query_ids.clamp(max=last), key_ids.clamp(max=last)
     from_end = index_q - query_offsets[q + 1]
     return Layout(

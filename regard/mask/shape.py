@@ -1,4 +1,4 @@
-"""What masks are used with: the sizes of a call, the grid of its tiles, and tensors that must fit it."""
+"""The sizes of a call, the grid of its tiles, and checks of tensors against them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from regard.mask.packed import Layout
 
-WHOLE = (int, torch.SymInt)  # a number, or a symbol in its place while a program is traced for any
+WHOLE = (int, torch.SymInt)  # an int, or its symbol while a program is traced for any size
 Verdict = tuple[Any, Any]  # (empty, full): two bools, or two bool tensors that broadcast to [B, H, tiles, tiles]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a mask is used with; its tensors are checked against this."""
+    """The sizes of a call, against which the tensors of a mask are checked."""
 
     batch: tuple[int, ...]
     heads: int
     queries: int
     keys: int
     device: torch.device
-    key_positions: Tensor | None = None  # [B|1, S]; None: key j stands at j
+    key_positions: Tensor | None = None  # [B|1, S]; None: key j is at position j
     laid: Layout | None = None  # of packed documents, in which positions restart
 
 
