@@ -1,1 +1,1 @@
-"""A call of attention: what is given is checked, lowered, planned and run."""
+"""A call of attention: its arguments are checked, lowered, planned and run."""

@@ -1,4 +1,4 @@
-"""The arguments of an attention call, checked: what is wrong is said before any work is done, with what to do about it.
+"""Checks of the arguments of an attention call, before any work is done, with messages that say what to do.
 
 Shapes: q [..., heads, L, Dq], k [..., kv_heads, S, Dk], v [..., kv_heads, S, Dv].
 """
@@ -89,7 +89,7 @@ def seed_of(seed: int | Tensor | None, device: torch.device) -> Tensor:
         raise TypeError(f"seed must be a whole number or None, got {seed!r}")
     if not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must fit into 64 bits, got {seed}")
-    return torch.full((1,), seed, dtype=torch.int64, device=device)  # filled there: no copy from the host
+    return torch.full((1,), seed, dtype=torch.int64, device=device)  # filled on the device: no copy
 
 
 def sink_of(sink: float | Tensor | None, shape: Shape) -> Tensor | None:
@@ -114,7 +114,7 @@ def check_number(name: str, value: float, low: float, high: float) -> None:
 
 
 def flat(x: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """Batch dims broadcast and flattened to one."""
+    """x with its batch dims broadcast and flattened to one."""
     if len(batch) == 1 and x.ndim == 4 and x.shape[0] == batch[0]:
         return x
     return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])

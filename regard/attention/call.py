@@ -1,4 +1,4 @@
-"""attend(), steps() and plan(): arguments become problems (``lower``), which the planner hands to kernels.
+"""attend(), steps() and plan(): ``lower`` turns arguments into problems, and the planner hands these to kernels.
 
 Shapes: q [..., heads, L, Dq], k [..., kv_heads, S, Dk], v [..., kv_heads, S, Dv] → [..., heads, L, Dv], with heads a
 multiple of kv_heads and batch dims that broadcast.
@@ -30,7 +30,7 @@ _NESTED = "[batch, heads, *, dim]"
 
 @dataclass(frozen=True)
 class Observation:
-    """An attention call as an observer sees it: what came in, and what it was lowered to."""
+    """An attention call as an observer sees it: its arguments, and the problems they were lowered to."""
 
     q: Tensor
     k: Tensor | Keys
@@ -41,7 +41,7 @@ class Observation:
 
 
 class Observer(Protocol):
-    """What :func:`regard.record` sets: told of every call, it returns the context that the model goes on with."""
+    """Set by :func:`regard.record`. It sees every call, and returns the context that the model continues with."""
 
     def __call__(self, seen: Observation, out: Tensor, /) -> Tensor: ...
 
@@ -50,7 +50,7 @@ OBSERVER: ContextVar[Observer | None] = ContextVar("regard_observer", default=No
 
 
 def has_observer() -> bool:
-    """Is somebody looking? Then keys are better given as they are than lowered."""
+    """Is an observer set? Then pass keys as they are, not lowered."""
     return not torch.compiler.is_compiling() and OBSERVER.get() is not None
 
 
@@ -105,25 +105,25 @@ def attend(
     return_logsumexp: bool = False,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(score(q, k)) v, with any score, by the best kernel that can do it.
+    """softmax(score(q, k)) v, with any score, by the best kernel for it.
 
     Args:
         q, k, v: [..., heads, L, Dq], [..., kv_heads, S, Dk], [..., kv_heads, S, Dv]. ``k`` may be a score's lowered
             keys, ``score.keys(k)``, as a cache keeps them. Nested tensors (``torch.jagged``), [batch, heads, *, dim],
-            are taken as packed documents, without padding, and a nested one comes back.
+            are treated as packed documents, without padding; the result is nested too.
         score: how a query aligns with a key, see :mod:`regard.score`.
-        mask: what a query may see, see :mod:`regard.mask`; a bool tensor (True = may attend) works too.
+        mask: which keys a query may see, see :mod:`regard.mask`; or a bool tensor (True = may attend).
         offset: position of the first query (key j is at position j); an int, or one per batch item.
-        positions: whole numbers in the place of these, [L] or [..., L]: one tensor for queries and keys alike, or a
-            pair (of queries, of keys), None for a side that stands at its own index.
-        dropout: probability of dropping a weight; which ones depends on (seed, batch, head, i, j) alone.
-        seed: None draws one from PyTorch's generator.
+        positions: explicit positions instead, integers [L] or [..., L]: one tensor for both queries and keys, or a
+            pair (of queries, of keys), with None for a side whose positions are its indices.
+        dropout: probability of dropping a weight; a function of (seed, batch, head, i, j) decides which.
+        seed: seed of dropout; None draws one from PyTorch's generator.
         sink: logit of an extra key of value zero, a number or one per head, [heads].
         return_logsumexp: also return log Σ exp of each row's scores, [..., heads, L], not differentiable.
-        backend: "auto" lets the planner choose. A kernel's name takes that one, or says why it cannot: "reference",
-            "blockwise", "sdpa", "cpu_additive", "triton_additive", "triton_offset", "flex".
+        backend: "auto" lets the planner choose. A kernel's name forces that kernel, or raises an error that says why it
+            cannot run: "reference", "blockwise", "sdpa", "cpu_additive", "triton_additive", "triton_offset", "flex".
 
-    A row with nothing to attend to gives 0, zero gradients and logsumexp −inf. NaN or Inf in a masked place reaches
+    A row with no visible key gives 0, zero gradients and logsumexp −inf. NaN or Inf at a masked position reaches
     neither output nor gradients; a row that may see one is NaN.
 
     >>> import regard
@@ -175,9 +175,9 @@ def steps(
     sink: float | Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Steps:
-    """The same attention in plain sight: similarity, scaled, masked, weights and context, all dense.
+    """Every step of the same attention, dense: similarity, scaled, masked, weights and context.
 
-    ``rows`` picks some of the queries by index; positions and masks stay those of the whole.
+    ``rows`` selects queries by index; their positions and masks stay those of the whole call.
 
     >>> import regard
     >>> s = regard.steps(torch.tensor([[[0.2, 0.1]]]), torch.tensor([[[0.3, 0.4]]]), torch.ones(1, 1, 2))
@@ -198,10 +198,9 @@ def attend_densely(
     offset: int | Tensor = 0,
     positions: Positions | None = None,
 ) -> Steps:
-    """``attend`` for a model that needs its own weights, as a recurrent decoder may: all its steps, dense.
+    """``attend`` for a model that needs the weights, such as a recurrent decoder: all steps, dense.
 
-    The numbers are those of :func:`steps`, which only looks; this is the model's attention itself, and
-    :func:`regard.record` sees it.
+    The numbers are those of :func:`steps`; but this call is part of the model, so :func:`regard.record` sees it.
     """
     call = lower(q, k, v, score, mask, offset, 0.0, None, None, True, "reference", positions)
     shown = _steps(call, None)
@@ -223,9 +222,9 @@ def log_weights(
     positions: Positions | None = None,
     sink: float | Tensor | None = None,
 ) -> Tensor:
-    """log α of one head, dense, [..., L, S], −inf where it may not look: for losses that attention itself is to learn.
+    """log α of one head, dense, [..., L, S], −inf where masked: for a loss on the attention weights.
 
-    The other heads are not computed. ``head`` counts query heads from 0.
+    ``head`` counts query heads from 0. The other heads are not computed.
     """
     call = lower(q, k, v, score, mask, offset, 0.0, None, sink, False, "reference", positions)
     of = [p for p in call.problems if p.first_head <= head < p.first_head + p.heads]
@@ -250,7 +249,7 @@ def plan(
     return_logsumexp: bool = False,
     backend: str = "auto",
 ) -> Plan:
-    """What ``attend`` would do with the same arguments, and why. Print it."""
+    """The plan of ``attend`` for the same arguments, with reasons. Print it."""
     if are_nested(q, k, v):
         packed = pack(q, k, v, mask, _NESTED)
         (q, k, v), mask = packed.values, packed.mask
@@ -275,13 +274,13 @@ def observation_of(
     positions: Positions | None = None,
     sink: float | Tensor | None = None,
 ) -> Observation:
-    """The call as an observer would see it; nothing is run."""
+    """The call as an observer would see it, without running it."""
     call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference", positions)
     return Observation(q, k, v, score, call.problems, call.batch)
 
 
 def select_rows(p: Problem, rows: Tensor) -> Problem:
-    """The problem of some of its queries."""
+    """The problem for some of its queries."""
     rows = torch.as_tensor(rows, device=p.device)
     if rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
         raise TypeError(f"rows must be a list of query indices, got {rows.dtype} of shape {list(rows.shape)}")
@@ -293,7 +292,7 @@ def select_rows(p: Problem, rows: Tensor) -> Problem:
 
     fields = {"DotTerm": "q", "TanhTerm": "a", "OffsetTerm": "table", "BiasTerm": "bias"}
     terms = []
-    for term in p.terms.terms:  # a formula keeps all of its queries
+    for term in p.terms.terms:  # a formula keeps all queries
         name = fields.get(type(term).__name__)
         terms.append(term if name is None else replace(term, **{name: pick(getattr(term, name))}))  # type: ignore[arg-type]
     return replace(
@@ -314,7 +313,7 @@ def _attend_nested(
 def _plain_dot(
     q: Tensor, k: Tensor | Keys, v: Tensor, score: Score, mask: Mask | Tensor | None, offset: int | Tensor
 ) -> Tensor | None:
-    """The most usual call by the shortest way, or None if this is another: planning would take longer than running."""
+    """The most common call, without planning, which would take longer than running it; None for any other call."""
     if type(score) is not Dot or type(offset) is not int or not isinstance(k, Tensor) or not is_plain(q, k, v):
         return None
     if mask is None:
@@ -327,6 +326,6 @@ def _plain_dot(
 
 
 def _join(parts: list[Tensor], batch: tuple[int, ...]) -> Tensor:
-    """Groups of heads side by side, batch dims as they came."""
+    """Concatenate groups of heads and restore the batch dims."""
     whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     return whole if len(batch) == 1 else whole.reshape(*batch, *whole.shape[1:])

@@ -1,4 +1,4 @@
-"""From the arguments of a call to problems: everything is checked once, masked NaN taken out, the score lowered."""
+"""From the arguments of a call to problems: checks, removal of masked NaN, and lowering of the score."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from regard.score.terms import (
 
 @dataclass(frozen=True)
 class Lowering:
-    """A checked call: a problem per group of heads."""
+    """A checked call: one problem per group of heads."""
 
     problems: tuple[Problem, ...]
     batch: tuple[int, ...]
@@ -118,7 +118,7 @@ def lower(
 
 
 def _check_lengths(score: Score, packed: Packed) -> None:
-    """One call has one length for frequencies that go by it."""
+    """Refuse packed documents of several lengths if the score depends on the length: a call has one length."""
     if score.unchanged_up_to == math.inf:
         return
     documents = packed.documents()
@@ -131,7 +131,7 @@ def _check_lengths(score: Score, packed: Packed) -> None:
 
 
 def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slice]:
-    """The key/value heads that each key tensor belongs to: all, but for a PerHead's lowered keys."""
+    """The key/value heads of each key tensor: all heads, except in lowered keys of a PerHead."""
     if not lowered or not isinstance(score, PerHead):
         return [slice(0, kv_heads)] * count
     return [heads for _, heads, part in score.slices(kv_heads) for _ in range(part.key_tensors)]
@@ -140,7 +140,7 @@ def _places(score: Score, count: int, kv_heads: int, lowered: bool) -> list[slic
 def _groups(
     whole: Problem, score: PerHead, q: Tensor, k: Tensor | Keys, places: Places, shape: Shape
 ) -> tuple[Problem, ...]:
-    """A problem per group of heads."""
+    """One problem per group of heads of a PerHead."""
     problems = []
     cleaned = whole.bad_keys is not None
     parts = score.split(k) if isinstance(k, Keys) else None
@@ -168,9 +168,9 @@ def _groups(
 
 
 def _cut(x: Tensor, heads: slice, cleaned: bool) -> Tensor:
-    """Some heads of x: a view; compiled, of a tensor that was cleaned, a copy, which the cleaning writes at no cost.
+    """Some heads of x: a view, or when compiling a copy of a cleaned tensor, which the cleaning writes at no cost.
 
-    PyTorch 2.13 compiles slices of such a tensor, with gradients and for any length, for the strides of one length.
+    (PyTorch 2.13, compiling such slices with gradients for any length, takes the strides of one length for constants.)
     """
     part = x[:, heads]
     return part.clone() if cleaned and torch.compiler.is_compiling() else part
@@ -179,7 +179,7 @@ def _cut(x: Tensor, heads: slice, cleaned: bool) -> Tensor:
 def _join_terms(
     score: Score, q: Tensor, k: Tensor | Keys, places: Places, v: Tensor, kv_heads: int, shape: Shape
 ) -> Terms:
-    """The lowered score, and checks of what it brought along itself: biases and a value table."""
+    """The lowered score, with its own tensors checked: biases and the value table."""
     keys = k if isinstance(k, Keys) else score.keys(k, places.key_start)
     terms = join(score.queries(q, places.query_start), keys)
     if terms.values is not None and terms.values.shape[-1] != v.shape[-1]:
@@ -201,7 +201,7 @@ def _join_terms(
 
 
 def _formula(term: Term, places: Places, device: torch.device) -> Term:
-    """A formula told where queries stand, in the counting of the keys, and what it is computed under."""
+    """A formula with the positions of queries relative to the keys and the autocast dtype; other terms unchanged."""
     if not isinstance(term, FormulaTerm):
         return term
     if places.keys is not None and term.fixes_keys:
@@ -228,7 +228,7 @@ def _learned_offsets(terms: Terms) -> bool:
 
 
 def _check_joined(term: Term, kv_heads: int) -> None:
-    """Do the two halves of a term fit? They may come from a cache."""
+    """Check that the halves of a term fit each other: the key half may come from a cache."""
     dims, made = 1, None
     if isinstance(term, DotTerm):
         dims, made = term.q.shape[-1], term.k
@@ -244,7 +244,7 @@ def _check_joined(term: Term, kv_heads: int) -> None:
 
 
 def _pairs(bias: Tensor, batch: int, shape: Shape) -> Tensor:
-    """[B|1, H|1, L|1, S|1] of a bias with the caller's batch dims, or made from q with the flattened one."""
+    """A bias as [B|1, H|1, L|1, S|1]; it has the caller's batch dims, or the flattened one if made from q."""
     if len(shape.batch) != 1 and bias.ndim == 4 and bias.shape[0] == batch != 1:
         return broadcast_pairs("Bias", bias, replace(shape, batch=(batch,)))
     return broadcast_pairs("Bias", bias, shape)

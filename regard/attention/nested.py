@@ -1,7 +1,7 @@
-"""Nested tensors (``torch.jagged``): sequences of several lengths, which attention takes as packed documents.
+"""Nested tensors (``torch.jagged``): sequences of several lengths, treated as packed documents.
 
-Their values lie end to end already, so that nothing is padded or copied; what comes out is nested in the same way.
-Where a sequence has more keys than queries, its last query stands at its last key, as in :meth:`Documents.packed`.
+Their values are end to end already, so nothing is padded or copied. The result is nested in the same way. If a sequence
+has more keys than queries, its last query is at the position of its last key, as in :meth:`Documents.packed`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from regard.mask.dense import as_mask
 
 @dataclass(frozen=True)
 class Pack:
-    """Nested tensors as one item: their values with a batch dim of 1, and the mask that keeps sequences apart."""
+    """Nested tensors as one batch item: their values with a batch dim of 1, and the mask that separates sequences."""
 
     values: tuple[Tensor, ...]
     mask: Mask
-    offsets: Tensor  # of the first, which the result is nested by
-    dim: int  # where the lengths differ
+    offsets: Tensor  # of the queries and of the result
+    dim: int  # the ragged dim
 
     def nest(self, x: Tensor) -> Tensor:
-        """A result for every query as nested as the queries."""
+        """A result with one row per query, nested like the queries."""
         return torch.nested.nested_tensor_from_jagged(x[0], self.offsets, jagged_dim=self.dim)
 
 
@@ -35,7 +35,7 @@ def are_nested(*given: object) -> bool:
 
 
 def pack(queries: Any, keys: Any, values: Any, mask: Mask | Tensor | None, layout: str) -> Pack:
-    """``layout`` says what the tensors should be, as in "[batch, heads, *, dim]"."""
+    """``layout`` is the shape required of the tensors, such as "[batch, heads, *, dim]"."""
     dim = layout.split(", ").index("*")
     for name, x in (("query", queries), ("key", keys), ("value", values)):
         _check(name, x, layout, dim)
@@ -67,14 +67,14 @@ def _check(name: str, x: Any, layout: str, dim: int) -> None:
 
 
 def _alike(a: Any, b: Any, dim: int) -> bool:
-    """Have they the same lengths? Those made of one another share a symbol for them; others are compared."""
+    """Do a and b have the same lengths? Tensors derived from one another share a symbol; others are compared."""
     if a is b or a.size(dim) == b.size(dim):
         return True
     return not torch.compiler.is_compiling() and torch.equal(a.offsets(), b.offsets())
 
 
 def _by_distance(mask: Mask | Tensor) -> Mask:
-    """A mask that means the same wherever a sequence lies in the pack."""
+    """The mask, if it depends on distances alone and so does not depend on where a sequence is in the pack."""
     mask = as_mask(mask)
     for leaf in _leaves(mask):
         if type(leaf) not in (Causal, Window):

@@ -1,4 +1,4 @@
-"""The planner: the only place that chooses a kernel, and it says why."""
+"""The planner: the only place that chooses a kernel, with reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from regard.score.terms import (
 
 
 class Kernel(Protocol):
-    """What every module in regard/kernels offers. In the order of preference below, the first not to refuse runs."""
+    """The interface of the modules in regard/kernels. The first in ``KERNELS`` that does not refuse runs."""
 
     NAME: str
 
@@ -42,10 +42,10 @@ class Kernel(Protocol):
         """Context [B, H, L, Dv] and logsumexp [B, H, L]."""
 
     def memory_bytes(self, problem: Problem, /) -> int:
-        """What it allocates beyond its inputs, roughly."""
+        """Roughly the bytes it allocates beyond its inputs."""
 
     def error_bound(self, problem: Problem, /) -> float:
-        """Error of its formula beyond rounding; 0 for exact ones."""
+        """Error of its formula beyond rounding; 0 if exact."""
 
 
 KERNELS: dict[str, Kernel] = {
@@ -58,15 +58,11 @@ KERNELS: dict[str, Kernel] = {
     "reference": reference,
 }
 BACKENDS = ("auto", *KERNELS)
-EXPONENTIAL = ("cpu_additive", "triton_additive")  # those that read a cache's e^{2b} as it is
-FORMULAS = ("flex", "blockwise", "reference")  # those that ask a score's dense formula
-VISIBLE = ("sdpa", *FORMULAS)  # and a mask's `visible`, where that is all there is of it
-TRACED = ("sdpa", "reference")  # plain PyTorch, which torch.jit.trace follows for any length
-GPU_ONLY = (
-    "triton_offset",
-    "triton_additive",
-    "flex",
-)  # left out on a CPU, where an interpreter may run them if forced
+EXPONENTIAL = ("cpu_additive", "triton_additive")  # kernels that read a cache's e^{2b} directly
+FORMULAS = ("flex", "blockwise", "reference")  # kernels that call a score's dense formula
+VISIBLE = ("sdpa", *FORMULAS)  # kernels that call `visible` of a custom mask
+TRACED = ("sdpa", "reference")  # plain PyTorch, which torch.jit.trace records for any length
+GPU_ONLY = ("triton_offset", "triton_additive", "flex")  # on a CPU they only run if forced, in an interpreter
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class Choice:
 
 
 def choose(problem: Problem, backend: str = "auto") -> Choice:
-    """The first kernel that does not refuse; a forced one must not."""
+    """The first kernel that does not refuse; a forced kernel that refuses raises ValueError."""
     problem, folded = _simplify(problem)
     if backend != "auto":
         why = _refuses(backend, problem)
@@ -119,15 +115,15 @@ def _refuses(name: str, problem: Problem) -> str | None:
 
 
 def _forward_mode() -> bool:
-    """Is this differentiated forward, by torch.func.jvp and what is made of it, or with dual numbers?"""
+    """Is forward-mode differentiation active: torch.func.jvp and what is built on it, or dual numbers?"""
     return forward_ad._current_level >= 0
 
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Are these [B, H, L, D] as PyTorch's own attention takes them, so that a dot product needs no further plan?
+    """Can PyTorch's own attention take these [B, H, L, D] tensors as they are, without planning?
 
-    Checks, lowering and planning cost more than a small attention itself. Anything unusual, right or wrong, is not
-    plain: grouped heads, other batch dims, empty, of several dtypes, under autocast, differentiated forward.
+    Checks, lowering and planning cost more than a small attention itself. Anything unusual is not plain: grouped heads,
+    other batch dims, empty or nested tensors, several dtypes, autocast, forward-mode differentiation.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         return False
@@ -152,7 +148,7 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
-    """Fold what can be one term, and drop a mask that is known to hide nothing."""
+    """Fold terms, drop a mask that hides nothing, and drop positions that nothing reads; with notes for the plan."""
     terms, notes = fold(problem.terms)
     mask = problem.mask
     if mask is not None and mask.static and isinstance(problem.offset, int) and problem.rows is None:
@@ -174,13 +170,13 @@ def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
 
 
 def _reads_positions(terms: Terms, mask: Mask | None) -> bool:
-    """Does it matter where queries and keys stand? (A rotary score has turned them already.)"""
+    """Do terms or mask depend on positions? (A rotary score has already rotated its vectors.)"""
     placeless = all(isinstance(t, (DotTerm, TanhTerm, BiasTerm, KeyTerm)) for t in terms.terms)
     return not placeless or terms.values is not None or (mask is not None and mask.reads_positions)
 
 
 def _known(p: Problem, name: str) -> tuple[Mask, str]:
-    """A mask of one's own as plain booleans, which every kernel knows, while they stay small; and what that costs."""
+    """A custom mask as a Dense one, which every kernel accepts, if it is small enough; with a note of the cost."""
     assert p.mask is not None
     rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys, device=p.device)
     lead = p.mask.visible(rows[:1], positions[:, :1], cols[:1]).shape[:2]
@@ -194,7 +190,7 @@ def _known(p: Problem, name: str) -> tuple[Mask, str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What ``attend`` would do, for people to read: print it."""
+    """The plan of a call: print it."""
 
     choices: tuple[Choice, ...]
 
@@ -205,7 +201,7 @@ class Plan:
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why the kernels preferred to the chosen one refused (of the first group that has each reason)."""
+        """Why the kernels before the chosen one refused; with several groups, the first group's reason."""
         merged: dict[str, str] = {}
         for choice in self.choices:
             merged = {**choice.refusals, **merged}
@@ -253,7 +249,7 @@ class Plan:
 
 
 def _form(choice: Choice, bound: float) -> list[str]:
-    """How tanh is computed, where that needs saying."""
+    """A line on how tanh is computed, unless it is computed as expected."""
     p = choice.problem
     if bound > 0:
         return [f"  form     a sine series, each tanh within {bound:g} (exact if the inputs' range is too wide for it)"]
@@ -264,7 +260,7 @@ def _form(choice: Choice, bound: float) -> list[str]:
 
 
 def describe(p: Problem) -> str:
-    """The canonical form in words."""
+    """The terms of a problem in words."""
     pairs = " + ".join(_word(t) for t in p.terms.pairs)
     pairs = f"softcap({pairs}, {p.terms.cap:g})" if p.terms.cap is not None else pairs
     words = [pairs] if pairs else []

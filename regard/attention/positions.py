@@ -1,4 +1,4 @@
-"""Where queries and keys of a call stand: one after the other, at given positions, or as packed documents do."""
+"""Positions of queries and keys: consecutive, given, or those of packed documents."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from regard.mask.packed import Layout, Packed
 from regard.mask.shape import Shape, per_position
 
 Positions = Tensor | tuple[Tensor | None, Tensor | None]
-"""Of queries and keys alike, [L] or [*batch, L]; or of either side, None where each stands at its own index."""
+"""Of both queries and keys, [L] or [*batch, L]; or a pair (of queries, of keys), None where they are the indices."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The positions of a call, as masks and tables read them, and as a score's two halves are told them.
+    """The positions of a call: for masks and tables (offset, keys), and for a score's two halves (the starts).
 
-    They differ in packed documents alone: masks and tables go by the distance of query and key, for which keys may
-    stay at their index in the pack, while a rotary score turns by positions that restart.
+    They only differ in packed documents. Masks and tables depend on distances, so keys may stay at their index in the
+    pack; a rotary score needs positions that restart.
     """
 
-    offset: int | Tensor = 0  # position of query i less i, [B|1, 1|L]
-    keys: Tensor | None = None  # positions of the keys, [B|1, S]; None: their index
-    query_start: int | Tensor = 0  # position of query i less i, [B] or [B|1, L]
-    key_start: int | Tensor = 0  # position of key j less j, [B|1, S]
-    packed: Packed | None = None  # the documents that positions restart in
+    offset: int | Tensor = 0  # position(query i) − i, [B|1, 1|L]
+    keys: Tensor | None = None  # positions of the keys, [B|1, S]; None: their indices
+    query_start: int | Tensor = 0  # position(query i) − i, [B] or [B|1, L]
+    key_start: int | Tensor = 0  # position(key j) − j, [B|1, S]
+    packed: Packed | None = None  # the documents in which positions restart
     laid: Layout | None = None
 
     @property
     def among_keys(self) -> int | Tensor:
-        """``offset`` as scores take it: a number, [B] or [B|1, L]."""
+        """``offset`` in the form that scores take: a number, [B] or [B|1, L]."""
         if isinstance(self.offset, Tensor) and self.offset.shape[1] == 1:
             return self.offset[:, 0]
         return self.offset
@@ -41,7 +41,7 @@ class Places:
 def places_of(
     offset: int | Tensor, positions: Positions | None, packed: Packed | None, shape: Shape, lowered: bool
 ) -> Places:
-    """Where everything stands. ``lowered`` keys stand where they did when they were lowered, at their own index."""
+    """The positions of a call. ``lowered`` keys keep those they were lowered at, their indices."""
     if positions is None and packed is None:
         start = offset_of(offset, shape)
         return Places(start[:, None] if isinstance(start, Tensor) else start, None, start)
