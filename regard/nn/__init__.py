@@ -1,4 +1,4 @@
-"""Modules: multi-head attention with any score, a decoding cache, layers around them, and a language model."""
+"""Modules: multi-head attention with any score, a cache for decoding, layers, and a language model."""
 
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
 from regard.nn.int8 import Int8Linear, to_int8

@@ -1,4 +1,4 @@
-"""Multi-head attention with any score, and the cache that makes decoding cheap.
+"""Multi-head attention with any score, and a cache of keys and values for decoding.
 
 Shapes: N batch, L queries, S keys, E model width; heads are split inside. Sequences come as [N, L, E].
 """
@@ -24,32 +24,32 @@ from regard.score.terms import Keys
 
 @dataclass(frozen=True)
 class KeyValues:
-    """Lowered keys and values of a sequence: computed once, attended to many times."""
+    """Lowered keys and values of a sequence, computed once and attended to many times."""
 
     keys: Keys
     values: Tensor  # [N, kv_heads, S, head_dim]
 
     def select(self, items: Tensor) -> KeyValues:
-        """Those of these batch items, in this order; items may repeat."""
+        """Select batch items by index, in this order; items may repeat."""
         tensors = tuple(t.index_select(0, items) for t in self.keys.tensors)
         return KeyValues(replace(self.keys, tensors=tensors), self.values.index_select(0, items))
 
     def trust(self) -> KeyValues:
-        """The same, known to be finite where masked: a decoding step need not look (:class:`regard.Keys`)."""
+        """The same, declared finite where masked, so a decoding step need not check (:class:`regard.Keys`)."""
         return KeyValues(replace(self.keys, trusted=True), self.values)
 
 
-# Odd, and it grows to numbers that are no power of two: else all heads would share a few lines of the CPU's cache.
+# Capacities are odd and no powers of two: otherwise all heads would compete for the same lines of the CPU's cache.
 _FIRST_ROOM = 19
 
 
 class Cache:
-    """The lowered keys and values of the positions so far, for decoding step by step.
+    """The lowered keys and values of all positions so far, for step-by-step decoding.
 
-    Without ``max_length`` it grows as needed. With it, everything is allocated at once, shapes never change and the
-    length lives on the device, so that a decoding step compiles once.
+    Without ``max_length`` it grows as needed. With it, all memory is allocated at once, shapes never change and the
+    length is a tensor on the device, so that a decoding step compiles once.
 
-    Each layer has its own. It is for inference: nothing that needs a gradient may be appended.
+    Each layer needs its own cache. It is for inference: tensors that require a gradient cannot be appended.
     """
 
     def __init__(self, max_length: int | None = None) -> None:
@@ -57,19 +57,19 @@ class Cache:
             raise ValueError(f"Cache: max_length must be positive, got {max_length}")
         self.max_length = max_length
         self.tensors: list[Tensor] = []  # one per lowered key tensor, then the values; [N, kv_heads, capacity, dims]
-        self.spare: list[Tensor] = []  # room of the same shape that `reorder` writes to and swaps with
+        self.spare: list[Tensor] = []  # buffers of the same shape, for `reorder`
         self.length: int | Tensor = 0
-        self.owner: int | None = None  # the id of the layer whose keys these are
+        self.owner: int | None = None  # the id of the layer that uses it
 
     def allocate(self, like: tuple[Tensor, ...]) -> None:
-        """Make room for sequences of these tensors ([N, kv_heads, anything, dims])."""
+        """Allocate for sequences of tensors like these, [N, kv_heads, any length, dims]."""
         capacity = max(_FIRST_ROOM, like[0].shape[-2]) if self.max_length is None else self.max_length
         self.tensors = [t.new_zeros(*t.shape[:-2], capacity, t.shape[-1]) for t in like]
         if self.max_length is not None:
             self.length = torch.zeros((), dtype=torch.int64, device=like[0].device)
 
     def append(self, new: KeyValues) -> KeyValues:
-        """Add positions at the end; returns everything to attend to (with max_length: all of the room)."""
+        """Add positions at the end. Returns all keys and values to attend to (with max_length: the whole capacity)."""
         parts = (*new.keys.tensors, new.values)
         if torch.is_grad_enabled() and any(t.requires_grad for t in parts):
             raise ValueError("a Cache is for inference and keeps no gradients: decode under torch.no_grad()")
@@ -92,7 +92,7 @@ class Cache:
         return KeyValues(replace(new.keys, tensors=tuple(seen[:-1]), trusted=True), seen[-1])
 
     def reorder(self, items: Tensor) -> None:
-        """Keep these batch items, in this order (beam search); items may repeat. Only what is filled is copied."""
+        """Select batch items by index, in this order (beam search); items may repeat. Copies filled positions only."""
         if isinstance(self.length, Tensor) or not self.tensors or len(items) != len(self.tensors[0]):
             self.tensors, self.spare = [t.index_select(0, items) for t in self.tensors], []
             return
@@ -103,12 +103,12 @@ class Cache:
         self.tensors, self.spare = self.spare, self.tensors
 
     def reset(self) -> None:
-        """Forget all positions, keep the room."""
+        """Forget all positions, but keep the memory."""
         self.owner = None
         self.length = self.length.zero_() if isinstance(self.length, Tensor) else 0
 
     def claim(self, layer: nn.Module) -> None:
-        """The first layer that uses it keeps it: those of two would stand one after the other, as one sequence."""
+        """Bind the cache to the first layer that uses it: the keys of two layers would be mixed into one sequence."""
         self.owner = id(layer) if self.owner is None else self.owner
         if self.owner != id(layer):
             raise ValueError("this Cache holds another layer's keys; each layer needs a Cache of its own")
@@ -117,7 +117,7 @@ class Cache:
         return {**self.__dict__, "owner": None}  # a copy is for a copy of the layer
 
     def _check_fit(self, parts: tuple[Tensor, ...]) -> None:
-        """Writing into the room would broadcast: one item would silently become all of them."""
+        """Refuse other shapes: writing would broadcast, so one item would silently be copied to all."""
         for room, part in zip(self.tensors, parts, strict=True):
             if room.shape[:-2] != part.shape[:-2] or room.shape[-1] != part.shape[-1]:
                 want, came = ([*t.shape[:-2], "length", t.shape[-1]] for t in (room, part))
@@ -128,7 +128,7 @@ class Cache:
 
     def _check_room(self, length: Tensor, count: int) -> None:
         if torch.compiler.is_compiling() or length.device.type != "cpu":
-            return  # looking would cost a synchronisation; PyTorch's own index check remains
+            return  # reading the length would synchronise; PyTorch's own index check remains
         if int(length) + count > self.tensors[0].shape[-2]:
             raise ValueError(f"Cache is full: max_length={self.max_length}, {int(length)} used, {count} more asked for")
 
@@ -147,12 +147,12 @@ class MultiHeadAttention(Module):
         heads, kv_heads: query heads, and key/value heads if fewer (grouped-query attention).
         score: any :class:`regard.score.Score`; its dims are those of one head. Default ``Dot()``.
         head_dim: width of one head, by default ``dim // heads``.
-        key_dim, value_dim: widths of what comes in as key and value, by default ``dim``.
+        key_dim, value_dim: widths of the key and value inputs, by default ``dim``.
         sink: learn a logit per head for an extra key of value zero.
-        trusted: what comes in is finite even where it is masked, as a model's own states are: then nothing is
-            looked for there, which on a GPU saves a copy of queries, keys and values.
+        trusted: the inputs are finite even where masked, as the states of a model are. NaN is then not searched for,
+            which on a GPU saves a copy of queries, keys and values.
 
-    A state dict of ``torch.nn.MultiheadAttention`` loads as it is and gives the same numbers.
+    A state dict of ``torch.nn.MultiheadAttention`` loads unchanged and gives the same numbers.
 
     >>> import regard
     >>> attention = MultiHeadAttention(64, 4, score=regard.score.Additive(16, 16, 8))
@@ -199,7 +199,7 @@ class MultiHeadAttention(Module):
         self.v_proj = nn.Linear(value_dim or dim, kv_heads * head_dim, bias=bias)
         self.out_proj = nn.Linear(heads * head_dim, dim, bias=bias)
         self.sink = nn.Parameter(torch.empty(heads)) if sink else None
-        self.qkv: nn.Module | None = None  # takes the place of the first three in self-attention of an 8-bit copy
+        self.qkv: nn.Module | None = None  # in an 8-bit copy: replaces the first three in self-attention
         self._start()
 
     def _start(self) -> None:
@@ -224,17 +224,17 @@ class MultiHeadAttention(Module):
         need_log_weights: int | None = None,
         seed: int | Tensor | None = None,
     ) -> Any:
-        """[N, L, dim] → [N, L, dim], and the weights if asked.
+        """[N, L, dim] → [N, L, dim], and optionally the weights.
 
         Args:
-            query, key, value: key defaults to query (self-attention), value to key. ``key`` may be what
-                ``keys_values`` returned for it. Nested tensors, [N, *, dim], are packed and come back nested.
+            query, key, value: key defaults to query (self-attention), value to key. ``key`` may be the result of
+                ``keys_values``. Nested tensors, [N, *, dim], are packed; the result is nested too.
             mask, offset, positions: as for :func:`regard.attend`.
-            cache: for decoding: the new positions are appended to it and all of its positions attended to; ``offset``
+            cache: for decoding. The new positions are appended to it, and all its positions are attended to; ``offset``
                 is then the cache's length.
-            need_weights: True, or the indices of the queries whose weights are wanted: also returns them,
-                [N, heads, rows, S], before dropout. Only these rows are computed densely, beside the fused path.
-            need_log_weights: a head: also returns log α of it alone instead, [N, L, S], to be learned from.
+            need_weights: True, or the indices of some queries: also return their weights before dropout,
+                [N, heads, rows, S]. Only these rows are computed densely, in addition to the fused kernel.
+            need_log_weights: the index of a head: also return log α of that head, [N, L, S], for a loss on it.
         """
         keys: Tensor | Keys
         if are_nested(query, key, value):
@@ -300,13 +300,13 @@ class MultiHeadAttention(Module):
         return packed.nest(self(q, *alone, mask=packed.mask, **options))
 
     def _may_trust(self, query: Tensor, mask: Mask | Tensor | None, positions: Positions | None) -> bool:
-        """Are keys better lowered here, so that nothing looks at them? CPUs look cheaply."""
+        """Lower the keys here and declare them trusted? Not on a CPU, where the check for NaN is cheap."""
         if not self.trusted or mask is None or query.device.type == "cpu" or has_observer():
             return False
-        return positions is None and as_mask(mask).packing() is None  # lowered with those, by the call itself
+        return positions is None and as_mask(mask).packing() is None  # with those, attend must lower them
 
     def keys_values(self, key: Tensor, value: Tensor | None = None, *, start: int | Tensor = 0) -> KeyValues:
-        """Project and lower a sequence once, to be attended to many times (cross-attention while decoding)."""
+        """Project and lower a sequence once, to attend to it many times (cross-attention in decoding)."""
         return self._lowered(*self._project(key, value), start)
 
     def _lowered(self, k: Tensor, v: Tensor, start: int | Tensor) -> KeyValues:
@@ -323,7 +323,7 @@ class MultiHeadAttention(Module):
         return cache
 
     def _own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of self-attention."""
+        """Project x to queries, keys and values of self-attention."""
         if self.qkv is None:
             return self._split(self.q_proj(x), self.heads), *self._project(x, None)
         q, k, v = self.qkv(x).split([n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)], -1)
@@ -337,7 +337,7 @@ class MultiHeadAttention(Module):
         return x.view(*x.shape[:-1], heads, self.head_dim).transpose(-3, -2)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take ``torch.nn.MultiheadAttention``'s names too."""
+        """Also accept the names of ``torch.nn.MultiheadAttention``."""
         for kind in ("bias_k", "bias_v"):
             if prefix + kind in state_dict:
                 raise ValueError(f"{prefix}{kind}: add_bias_kv of torch.nn.MultiheadAttention is not supported")

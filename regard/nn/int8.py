@@ -1,4 +1,4 @@
-"""Large linear layers in 8 bits, for inference on a CPU, where most of the time goes into reading weights."""
+"""Large linear layers in 8 bits, for inference on a CPU, where reading weights takes most of the time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Int8Linear(nn.Module):
-    """y = W x + b with a row of W as whole numbers −127…127 times a scale, and x likewise in 7 bits, per call.
+    """y = W x + b, each row of W as integers −127…127 times a scale, and x quantised to 7 bits per call.
 
-    7 bits because CPUs without VNNI add two products in 16. All of x shares one scale, so a result depends, within its
-    error of about 1 %, on what else is in the batch. PyTorch's oneDNN operator does the work.
+    7 bits because CPUs without VNNI add two products in 16 bits. All of x shares one scale, so a result depends, within
+    its error of about 1 %, on the rest of the batch. PyTorch's oneDNN operator computes the product.
     """
 
     packed: Tensor
@@ -54,10 +54,10 @@ class Int8Linear(nn.Module):
 
 
 def to_int8(model: M, *, at_least: int = 2**18) -> M:
-    """A copy of a model whose linear layers of ``at_least`` so many weights, and whose softmax matrix, are 8-bit ones.
+    """A copy of a model with linear layers of ``at_least`` that many weights, and the softmax matrix, in 8 bits.
 
-    Smaller ones are as fast as they are. The copy is for inference: what is replaced has no gradients and no weights
-    to save.
+    Smaller layers would not be faster. The copy is for inference: the replaced layers have no gradients, and no weights
+    in the state dict.
 
     >>> model = nn.Sequential(nn.Linear(64, 8))
     >>> x = torch.randn(3, 64)
@@ -79,7 +79,7 @@ def to_int8(model: M, *, at_least: int = 2**18) -> M:
 
 
 def weights(model: nn.Module) -> int:
-    """How many a model has, those in 8 bits included: about as many multiply-adds as a step takes for each token.
+    """The number of weights of a model, 8-bit ones included: about the multiply-adds of a step per token.
 
     >>> weights(nn.Linear(64, 8)), weights(to_int8(nn.Sequential(nn.Linear(64, 8)), at_least=0))
     (520, 512)
@@ -89,7 +89,7 @@ def weights(model: nn.Module) -> int:
 
 
 def _join(attention: MultiHeadAttention, at_least: int) -> None:
-    """Self-attention's three projections as one: x is rounded once, so that it is worth it earlier."""
+    """Join the three projections of self-attention: x is quantised once, so it pays off at smaller sizes."""
     three = [attention.q_proj, attention.k_proj, attention.v_proj]
     weight = torch.cat([linear.weight for linear in three])
     if 2 * weight.numel() < at_least:

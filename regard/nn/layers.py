@@ -16,11 +16,11 @@ from regard.mask.dense import as_mask
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
 from regard.score import Score
 
-MakeNorm = Callable[[int, float], nn.Module]  # of a width, and of what the norm adds to a variance
+MakeNorm = Callable[[int, float], nn.Module]  # of a width and of eps
 
 
 class Embedding(nn.Embedding):
-    """Token vectors scaled by √dim, started at N(0, 1/dim) (Vaswani et al. 2017, section 3.4)."""
+    """Token embeddings times √dim, initialised at N(0, 1/dim) (Vaswani et al. 2017, section 3.4)."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
@@ -33,7 +33,7 @@ class Embedding(nn.Embedding):
 class SinusoidalPositions(Module):
     """Adds sin and cos of each position at geometrically spaced frequencies (Vaswani et al. 2017, section 3.5).
 
-    Any length works; nothing is stored.
+    For any length, without parameters.
     """
 
     def __init__(self, dim: int, base: float = 10000.0) -> None:
@@ -43,7 +43,7 @@ class SinusoidalPositions(Module):
         self.dim, self.base = dim, base
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, *, positions: Tensor | None = None) -> Tensor:
-        """x [N, L, dim] at positions offset, offset + 1, …, or at those given, [N, L] (packed sequences)."""
+        """x [N, L, dim] at positions offset, offset + 1, …, or at ``positions``, [N, L] (packed sequences)."""
         position = _positions(x, offset) if positions is None else positions
         dtype = torch.promote_types(x.dtype, torch.float32)
         frequency = self.base ** (-torch.arange(0, self.dim, 2, device=x.device, dtype=dtype) / self.dim)
@@ -53,7 +53,7 @@ class SinusoidalPositions(Module):
 
 
 class LearnedPositions(nn.Module):
-    """Adds a learned vector per position, up to ``max_length``."""
+    """Adds a learned vector per position, for up to ``max_length`` positions."""
 
     def __init__(self, max_length: int, dim: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor, offset: int | Tensor = 0, *, positions: Tensor | None = None) -> Tensor:
-        """x [N, L, dim] at positions offset, offset + 1, …, or at those given, [N, L] (packed sequences)."""
+        """x [N, L, dim] at positions offset, offset + 1, …, or at ``positions``, [N, L] (packed sequences)."""
         if positions is not None:
             return x + self.weight[positions].to(x.dtype)
         if not isinstance(offset, Tensor) and not 0 <= offset <= self.weight.shape[0] - x.shape[-2]:
@@ -103,11 +103,11 @@ class FeedForward(Module):
 
 
 class EncoderLayer(Module):
-    """Self-attention and feed-forward, each with a residual and a norm before (``norm_first``) or after.
+    """Self-attention and feed-forward, each with a residual connection and a norm before (``norm_first``) or after.
 
-    ``activation_dropout`` inside the feed-forward is ``dropout`` unless set; ``gated`` multiplies its activation by a
-    second projection. ``bias=False`` leaves the biases of all projections out. ``norm(dim, norm_eps)`` makes a norm:
-    ``nn.LayerNorm``, ``nn.RMSNorm`` or your own. With ``mask=Causal()`` this is the layer of a decoder-only model.
+    ``activation_dropout``, inside the feed-forward, defaults to ``dropout``; ``gated`` multiplies its activation by a
+    second projection. ``bias=False`` removes the biases of all projections. ``norm(dim, norm_eps)`` makes a norm:
+    ``nn.LayerNorm``, ``nn.RMSNorm`` or your own. With ``mask=Causal()`` this is a layer of a decoder-only model.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class EncoderLayer(Module):
 
 
 class DecoderLayer(EncoderLayer):
-    """An encoder layer that also attends to a memory, between the two.
+    """An encoder layer with cross-attention to a memory between self-attention and feed-forward.
 
-    Self-attention is causal; ``mask`` narrows it further. ``memory`` is [N, S, dim], or the layer's
-    ``cross_attention.keys_values(memory)`` computed once. The latter may serve several hypotheses per item, x of
-    [N · beams, L, dim]: those of one item stand side by side as queries, and nothing is copied.
+    Self-attention is causal; ``mask`` restricts it further. ``memory`` is [N, S, dim], or
+    ``cross_attention.keys_values(memory)`` computed once. In beam search x may be [N · beams, L, dim]: the hypotheses
+    of an item are then queries of that item, so the memory is not copied.
     """
 
     def __init__(
@@ -225,9 +225,9 @@ class DecoderLayer(EncoderLayer):
         need_weights: bool | Tensor = False,
         need_log_weights: int | None = None,
     ) -> Any:
-        """[N, L, dim] → [N, L, dim], and the cross-attention's weights, [N, heads, rows, S], if asked.
+        """[N, L, dim] → [N, L, dim], and with ``need_weights`` the weights of cross-attention, [N, heads, rows, S].
 
-        With ``need_log_weights``, a head, log α of it instead, [N, L, S].
+        With ``need_log_weights``, the index of a head, log α of that head instead, [N, L, S].
         """
         if cache is not None:
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
@@ -263,7 +263,7 @@ class DecoderLayer(EncoderLayer):
         return x if weights is None else (x, weights)
 
     def _by_item(self, y: Tensor, memory: Tensor | KeyValues) -> Tensor:
-        """[N · beams, L, dim] → [N, beams · L, dim] where the memory holds N items."""
+        """[N · beams, L, dim] → [N, beams · L, dim] for a memory of N items."""
         items = len(memory.values if isinstance(memory, KeyValues) else memory)
         if items == len(y):
             return y

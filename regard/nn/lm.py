@@ -1,4 +1,4 @@
-"""A decoder-only language model: layers that look back, and the logits of what comes next.
+"""A decoder-only language model: causal self-attention layers, and the logits of the next token.
 
 Shapes: N sequences, T tokens, E model width, V vocabulary.
 """
@@ -21,12 +21,12 @@ from regard.score import Rotary, Score
 
 
 class CausalLM(Module):
-    """Token vectors, ``layers`` of causal self-attention and feed-forward, a norm, and logits.
+    """Token embeddings, ``layers`` of causal self-attention and feed-forward, a norm, and logits.
 
-    The defaults are what most open models share: RMSNorm before each part (Zhang & Sennrich 2019), rotary positions, a
-    gated feed-forward (SwiGLU, Shazeer 2020), no biases, no dropout. ``score`` is called once per layer and makes its
-    score: ``lambda: QKNorm(Rotary(Dot(), base=1e6), kind="rms", dim=128)`` is Qwen 3's. ``tied`` uses the token vectors
-    as the softmax's matrix too. ``layer`` are more options of :class:`EncoderLayer`: ``hidden``, ``kv_heads``,
+    The defaults are those of most open models: RMSNorm before each sublayer (Zhang & Sennrich 2019), rotary positions,
+    a gated feed-forward (SwiGLU, Shazeer 2020), no biases, no dropout. ``score`` is called once per layer and returns
+    its score: ``lambda: QKNorm(Rotary(Dot(), base=1e6), kind="rms", dim=128)`` is Qwen 3's. ``tied`` shares the
+    embedding with the softmax matrix. ``layer`` takes other options of :class:`EncoderLayer`: ``hidden``, ``kv_heads``,
     ``head_dim``, ``bias``, ``dropout`` and so on.
 
     >>> import torch
@@ -61,11 +61,11 @@ class CausalLM(Module):
         self.norm = norm(dim, norm_eps)
         self.output = None if tied else nn.Linear(dim, vocab_size, bias=False)
         for own in self._layers():
-            own.attention.trusted = True  # padding has an embedding like any other
+            own.attention.trusted = True  # padding has a finite embedding too
         self._start()
 
     def _start(self) -> None:
-        """N(0, 0.02²); what is added to the residual, divided by √(2 · layers) (GPT-2)."""
+        """N(0, 0.02²); projections into the residual divided by √(2 · layers) (GPT-2)."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
@@ -74,7 +74,7 @@ class CausalLM(Module):
                 nn.init.normal_(linear.weight, std=0.02 * (2 * len(self.layers)) ** -0.5)
 
     def forward(self, tokens: Tensor, **options: Any) -> Tensor:
-        """Logits of the token after each, [N, T] → [N, T, V]; options are those of :meth:`features`."""
+        """Logits of the next token, [N, T] → [N, T, V]; options are those of :meth:`features`."""
         return self.logits(self.features(tokens, **options))
 
     def features(
@@ -89,11 +89,10 @@ class CausalLM(Module):
         """The states before the softmax, [N, T, E].
 
         Args:
-            tokens: token numbers.
-            mask: narrows what a token may see, as ``Window(4095, 0)`` or ``Documents.packed(offsets)``; the future is
-                hidden anyway.
+            tokens: token ids, [N, T].
+            mask: restricts attention beyond causality, such as ``Window(4095, 0)`` or ``Documents.packed(offsets)``.
             offset, positions: as for :func:`regard.attend`.
-            caches: one per layer, see :meth:`new_caches`: tokens stand after those read before.
+            caches: one per layer, see :meth:`new_caches`; tokens continue after those in the caches.
         """
         if caches is not None and len(caches) != len(self.layers):
             raise ValueError(f"caches: expected one per layer, {len(self.layers)}, got {len(caches)}")
@@ -110,7 +109,7 @@ class CausalLM(Module):
         return F.linear(features, self.embedding.weight if self.output is None else self.output.weight)
 
     def new_caches(self, batch: int | None = None, max_length: int | None = None) -> list[Cache]:
-        """An empty cache per layer; with both numbers of that fixed size, else growing."""
+        """An empty cache per layer: of fixed size with both arguments, growing otherwise."""
         if batch is None or max_length is None:
             return [Cache(max_length) for _ in self.layers]
         return [layer.attention.new_cache(batch, max_length) for layer in self._layers()]
