@@ -1,1 +1,1 @@
-"""What every room may use: modules that start anew, threads, a quick start, old places of modules."""
+"""Shared by all packages: modules that can be reset, ragged arrays, hashes, threads, start-up, moved modules."""

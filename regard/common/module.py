@@ -1,4 +1,4 @@
-"""Modules that start anew as a whole."""
+"""Modules that can be reset as a whole."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from torch import nn
 
 
 class Module(nn.Module):
-    """A module whose ``reset_parameters`` leaves nothing in it undefined, whatever it is made of."""
+    """A module whose ``reset_parameters`` initialises everything in it, its children included."""
 
     def reset_parameters(self) -> None:
-        """Start anew, as when it was made: its parts in order, then what it starts itself."""
+        """Initialise as the constructor does: the children in order, then the module's own tensors."""
         for part in self.children():
             restart(part)
         self._start()
 
     def _start(self) -> None:
-        """What the module starts itself, once its parts are there. ``__init__`` ends with it."""
+        """Initialise the module's own tensors. ``__init__`` calls this last."""
 
 
 def restart(module: nn.Module) -> None:
-    """Start a module anew, or the parts of one that cannot do so itself, such as a list."""
+    """Reset a module, or the children of one without ``reset_parameters``, such as a list."""
     reset = getattr(module, "reset_parameters", None)
     if reset is not None:
         reset()

@@ -1,7 +1,7 @@
-"""Old places of modules that have moved: they import for one more release, with a DeprecationWarning.
+"""Old names of modules that have moved. They import for one more release, with a DeprecationWarning.
 
-``regard.folder``, say, is :mod:`regard.models.folder`: the same module, so that what is set on one is seen in both.
-Where a module was split, as ``regard.store`` was, the old one has the names of all parts.
+``regard.folder``, for example, is :mod:`regard.models.folder`: the same module object. If a module was split, as
+``regard.store`` was, the old name has the names of all parts.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MOVED: dict[str, str | tuple[str, ...]] = {
 
 
 class _Old(MetaPathFinder, Loader):
-    """Finds a module at its old place and gives the one at the new place."""
+    """Import an old name as the module at its new place."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if name in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Python takes what stands in ``sys.modules`` afterwards."""
+        """Replace the entry in ``sys.modules``, which is what the import returns."""
         old = module.__name__
         new = MOVED[old]
         if isinstance(new, str):
@@ -67,5 +67,5 @@ class _Old(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Looks for modules at their old places after everywhere else."""
+    """Search for old names after all other finders."""
     sys.meta_path.append(_Old())

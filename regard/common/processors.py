@@ -1,7 +1,7 @@
-"""How many threads PyTorch computes on: as many as the work is worth, and as there are processors for this process.
+"""The number of PyTorch's threads: limited by the work, and by the processors available to this process.
 
-Its threads wait for each other after every operation, and spin meanwhile. A step of decoding is a hundred small
-operations; spread over more threads than it is worth, or than there are processors left, it mostly waits.
+PyTorch's threads synchronise after every operation and spin while they wait. A decoding step is a hundred small
+operations; with more threads than the work needs or the processors allow, most of its time is waiting.
 
 Nothing here imports PyTorch before it is used.
 """
@@ -17,25 +17,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-WORTH = 2**28  # multiply-adds of a step that are worth a thread
-SPINS = "1000"  # how often a thread looks before it sleeps: some microseconds; libgomp's own 300,000 are milliseconds
+WORTH = 2**28  # multiply-adds of a step per thread
+SPINS = "1000"  # spins before a thread sleeps: some microseconds; libgomp's default of 300,000 takes milliseconds
 
 _lock = threading.Lock()
-_inside = 0  # how many calls are within `threads` now, in all threads ...
+_inside = 0  # number of calls now inside `threads`, over all Python threads ...
 _usual = 1  # ... and PyTorch's number of threads before the first of them
 
 
 @contextmanager
 def threads(work: int) -> Iterator[None]:
-    """Within it PyTorch computes steps of so many multiply-adds on the threads that they are worth, and no more.
+    """A context in which PyTorch uses one thread per ``WORTH`` multiply-adds of a step of ``work`` multiply-adds.
 
-    Never more than :func:`torch.set_num_threads` was told, which holds again afterwards. One is not within another.
+    Never more than :func:`torch.set_num_threads` allows; that number is restored afterwards. Do not nest it.
     """
     import torch
 
     global _inside, _usual
     with _lock:
-        if not _inside:  # a thread that begins while others are within would take their number for the usual one
+        if not _inside:  # while another call is inside, the current number is its number, not the usual one
             _usual = torch.get_num_threads()
         _inside += 1
         usual = _usual
@@ -49,13 +49,13 @@ def threads(work: int) -> Iterator[None]:
 
 
 def usable(root: Path = Path("/")) -> int:
-    """The processors that this process may use: those it is bound to, or a container's share if that is less."""
+    """The processors this process may use: those of its affinity mask, or its container's quota if that is less."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(bound, quota(root))))
 
 
 def quota(root: Path = Path("/")) -> float:
-    """The processors' time that Linux control groups grant, per time that passes; infinite without a limit."""
+    """The processors that Linux control groups grant, as CPU time per wall time; infinite without a limit."""
     try:
         groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except (OSError, ValueError):
@@ -65,7 +65,7 @@ def quota(root: Path = Path("/")) -> float:
         if controllers and "cpu" not in controllers.split(","):
             continue
         place = top / "cpu" if controllers else top  # version 1 has a tree for each controller
-        # Within a container the path may be one of the world outside: then only the top is there.
+        # Inside a container the path may be the host's: then only the top folder exists.
         folders = [place, *(place.joinpath(*parts) for parts in _beginnings(Path(path).parts[1:]))]
         found += [_granted(folder) for folder in folders]
     return min(found)
@@ -76,7 +76,7 @@ def _beginnings(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _granted(folder: Path) -> float:
-    """What one group grants: "max 100000", or microseconds in a period of so many."""
+    """The quota of one group: "max 100000", or microseconds per period in microseconds."""
     try:
         if (folder / "cpu.max").exists():
             time, period = (folder / "cpu.max").read_text().split()
@@ -88,10 +88,10 @@ def _granted(folder: Path) -> float:
 
 
 def limit() -> None:
-    """For a process of our own, before PyTorch is imported: it does not look at a container's share itself.
+    """Set OpenMP's variables for a process of our own, before PyTorch is imported.
 
-    And its threads are not to spin for long. Where another process has the processor of one of them, the others would
-    spin until it comes back, after each operation anew.
+    PyTorch ignores a container's quota, so it is set here. Threads must not spin for long: if another process takes the
+    processor of one of them, the others would spin after each operation until it returns.
     """
     if quota() < math.inf:
         os.environ.setdefault("OMP_NUM_THREADS", str(usable()))
@@ -100,7 +100,7 @@ def limit() -> None:
 
 
 def _forked() -> None:
-    """A child of a fork has none of PyTorch's threads, and waits for them forever if it is not told so."""
+    """Limit a forked child to one thread: it has none of PyTorch's threads and would wait for them forever."""
     global _lock, _inside
     _lock, _inside = threading.Lock(), 0
     torch: Any = sys.modules.get("torch")

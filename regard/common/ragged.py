@@ -1,4 +1,4 @@
-"""Rows of different lengths as two arrays of integers: all values, and where each row begins."""
+"""Rows of different lengths as two arrays of integers: all values, and the offset of each row."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ragged(NamedTuple):
         return Ragged(self.values[np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], length)], offsets)
 
     def spread(self, table: Ragged) -> Ragged:
-        """Every value replaced by that row of ``table``: chunks of lines become subwords of lines."""
+        """Every value x replaced by row x of ``table``: chunks of lines become subwords of lines."""
         flat = table.take(self.values)
         return Ragged(flat.values, flat.offsets[self.offsets])
 

@@ -1,7 +1,7 @@
-"""A quick start of commands: while modules are imported and weights are read, nothing is garbage; none is looked for.
+"""Quick start of commands: no garbage collection while modules are imported and weights are read.
 
-Importing torch makes some hundred thousand objects that stay. Python would go through them again and again, and once
-more at the end: a fourth of the time that importing it takes.
+Importing torch creates some hundred thousand objects that live to the end. Python's collector would traverse them
+repeatedly, and once more at exit: a quarter of the time of the import.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _own_process = False
 
 
 def own_process() -> None:
-    """Says that this process is a command and nothing else, so that what is there may be set aside for good."""
+    """Declare that this process only runs a command, so that ``set_aside`` may freeze its objects for good."""
     global _own_process
     _own_process = True
 
 
 @contextmanager
 def quick_start() -> Iterator[None]:
-    """Within it no garbage is collected; after it as before, but for what is there by then in a process of its own."""
+    """A context without garbage collection. Afterwards, a command's objects are set aside."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -34,15 +34,15 @@ def quick_start() -> Iterator[None]:
 
 
 def set_aside() -> None:
-    """What is there stays to the end, and is not looked through any more."""
+    """In a command's process, exclude all present objects from garbage collection."""
     if _own_process:
         gc.freeze()
 
 
 def quick_exit() -> None:
-    """At its end a command leaves everything where it is, unless triton was loaded.
+    """Exit without collecting garbage, unless triton was loaded.
 
-    That has C++ types which count what is left of them and print a page about it; there all is cleared away.
+    Triton's C++ types count their remaining instances and print a page about them; so they are collected.
     """
     if "triton" in sys.modules:
         gc.unfreeze()
