@@ -1,7 +1,7 @@
 """From files of text pairs to padded batches of subwords.
 
-Readers (two files, TSV, JSON lines) → ``Corpus`` (compact arrays) → ``batches`` (one epoch, in an order that depends on
-seed and epoch alone).
+Readers (two files, TSV, JSON lines) → ``Corpus`` (compact arrays) → ``batches`` (one epoch; the order depends on seed
+and epoch alone).
 """
 
 from regard.data.batches import Batch, Batches, batches, pad, prefetch

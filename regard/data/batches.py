@@ -1,4 +1,4 @@
-"""Token-bucket batches of one epoch: the same for the same seed and epoch, from any point on, on any number of ranks.
+"""Token-bucket batches of one epoch. They depend on seed and epoch alone, not on the starting point or the ranks.
 
 Shapes: N pairs, S and T the padded lengths of sources and targets, </s> or <s> included.
 """
@@ -21,16 +21,16 @@ from regard.data.corpus import Corpus
 from regard.text.subwords import EOS, PAD
 
 Item = TypeVar("Item")
-_ORDER, _SHARE, _SHUFFLE = 101, 102, 103  # what a hash is for, so that no two are alike
+_ORDER, _SHARE, _SHUFFLE = 101, 102, 103  # the purpose of a hash, so that different draws are independent
 
 
 @dataclass(frozen=True)
 class Batch:
     """Some pairs, padded with <pad>.
 
-    A target y₁ … yₙ is read as ``target_in`` <s> y₁ … yₙ and predicted as ``target_out`` y₁ … yₙ </s>. ``pairs`` and
-    ``tokens`` count the whole batch over all ranks (``tokens``: what ``target_out`` has other than <pad>), so that a
-    loss that is summed and divided by ``tokens`` adds up over ranks.
+    A target y₁ … yₙ gives ``target_in`` <s> y₁ … yₙ and ``target_out`` y₁ … yₙ </s>. ``pairs`` and ``tokens`` (those
+    of ``target_out`` other than <pad>) count the whole batch over all ranks, so that summed losses divided by
+    ``tokens`` add up over ranks.
     """
 
     source: Tensor  # [N, S], x₁ … xₘ </s>
@@ -38,7 +38,7 @@ class Batch:
     target_out: Tensor  # [N, T]
     source_lengths: Tensor  # [N], with </s>
     target_lengths: Tensor  # [N], with <s> or </s>
-    rows: Tensor  # [N], which pairs of the corpus
+    rows: Tensor  # [N], indices of the pairs in the corpus
     pairs: int
     tokens: int
 
@@ -49,7 +49,7 @@ class Batch:
 
 
 class Batches(Sequence[Batch]):
-    """The batches of one epoch. ``batches[k]`` costs the same for every k: resuming is starting at another k."""
+    """The batches of one epoch. ``batches[k]`` costs the same for every k, so resuming at any k is cheap."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Batches(Sequence[Batch]):
         whole = self._cuts[index]
         own = whole[self._rank :: self._world]
         idle = not len(own)
-        if idle:  # fewer pairs than ranks: take part, and count nothing
+        if idle:  # fewer pairs than ranks: this rank computes one that does not count
             own = whole[:1]
         lengths = [self._lengths(side, whole) + 1 for side in (0, 1)]
         source, target = (self._take(side, own) for side in (0, 1))
@@ -123,12 +123,12 @@ def batches(
 ) -> Batches:
     """One epoch in batches of at most ``tokens`` padded subwords, N (S + T), over all ranks together.
 
-    The pairs are shuffled and taken in buckets of about ``bucket`` batches; each bucket is sorted by length and cut,
-    and the batches of all buckets are shuffled. S and T are rounded up to a ``multiple``. Rank r of ``world`` has every
-    world-th pair of each batch, from the r-th on, so the batches are the same for any ``world``. A part of the corpus
-    with weight w has each of its pairs ⌊w⌋ times, and a share of them, drawn anew every epoch, once more.
-    ``dropout`` is BPE-dropout; with ``alike`` a word is cut the same way in all of a pair. Without ``shuffle`` every
-    pair comes once, the likes together.
+    The shuffled pairs are split into buckets of about ``bucket`` batches. Each bucket is sorted by length and cut into
+    batches; then all batches are shuffled. S and T are rounded up to a ``multiple``. Rank r of ``world`` gets pairs r,
+    r + world, … of each batch, so batches are the same for any ``world``. A part of the corpus with weight w
+    contributes each pair ⌊w⌋ times, and a fraction w − ⌊w⌋ of its pairs, drawn anew each epoch, once more. ``dropout``
+    is BPE-dropout; with ``alike`` all occurrences of a word in a pair have one segmentation. Without ``shuffle`` every
+    pair comes once, in batches of similar lengths.
 
     >>> from regard.data import Pairs
     >>> from regard.text.subwords import Subwords
@@ -164,7 +164,7 @@ def batches(
 def bucket_places(
     s: Integers, t: Integers, *, tokens: int, seed: int = 0, epoch: int = 0, shuffle: bool = True, bucket: int = 100
 ) -> list[Integers]:
-    """Places 0 … n − 1, with lengths s and t, in batches of N (S + T) ≤ ``tokens``; see :func:`batches`."""
+    """Indices 0 … n − 1, of lengths s and t, in batches with N (S + T) ≤ ``tokens``; see :func:`batches`."""
     size = max(1, int(bucket * tokens / (s + t).mean())) if shuffle else len(s)
     cuts = [cut for start in range(0, len(s), size) for cut in _cut(s, t, start, start + size, tokens)]
     if shuffle:
@@ -174,7 +174,7 @@ def bucket_places(
 
 
 def pad(rows: Sequence[Sequence[int]], *, multiple: int = 1) -> tuple[Tensor, Tensor]:
-    """Sources to translate as a tensor [N, S], each ended by </s>, and their lengths [N] with it.
+    """Sources to translate as a tensor [N, S], each followed by </s>, and their lengths [N], </s> included.
 
     >>> pad([[5, 6], [7]])
     (tensor([[5, 6, 2], [7, 2, 0]]), tensor([3, 2]))
@@ -185,7 +185,7 @@ def pad(rows: Sequence[Sequence[int]], *, multiple: int = 1) -> tuple[Tensor, Te
 
 
 def prefetch(items: Iterable[Item], depth: int = 4) -> Iterator[Item]:
-    """The same items, made ahead in a thread; what goes wrong there is raised here."""
+    """The same items, produced ahead in a thread; its exceptions are raised here."""
     ready: queue.Queue[tuple[bool, object]] = queue.Queue(depth)
     stop = threading.Event()
 
@@ -224,7 +224,7 @@ def prefetch(items: Iterable[Item], depth: int = 4) -> Iterator[Item]:
 
 
 def _epoch(corpus: Corpus, seed: int, epoch: int) -> tuple[Integers, Integers]:
-    """The pairs of an epoch in a drawn order, and for each the how-many-eth copy it is."""
+    """The pairs of an epoch in random order, and for each the number of its copy."""
     rows, copies = [], []
     for part in corpus.parts:
         whole, count = int(part.weight), part.stop - part.start
@@ -241,7 +241,7 @@ def _epoch(corpus: Corpus, seed: int, epoch: int) -> tuple[Integers, Integers]:
 
 
 def _cut(s: Integers, t: Integers, start: int, stop: int, tokens: int) -> Iterator[Integers]:
-    """Places [start, stop) by length, in runs with N (S + T) ≤ tokens."""
+    """Indices [start, stop) sorted by length, in runs with N (S + T) ≤ tokens."""
     order = start + _by_length(s[start:stop], t[start:stop], tokens)
     first = widest_s = widest_t = 0
     for i, (a, b) in enumerate(zip(s[order].tolist(), t[order].tolist(), strict=True)):
@@ -254,10 +254,10 @@ def _cut(s: Integers, t: Integers, start: int, stop: int, tokens: int) -> Iterat
 
 
 def _by_length(s: Integers, t: Integers, tokens: int) -> Integers:
-    """An order in which neighbours have like S and like T: strips of like T, through which S goes up and down by turns.
+    """An order in which neighbours are similar in S and T: strips of similar T, in which S alternately rises and falls.
 
-    Of b batches, about √b strips lie side by side; twice that wasted least on Multi30k (92 % of 16,000 tokens are text,
-    against 88 % when T alone decides).
+    For b batches there are 2 √b strips, which wasted least on Multi30k: 92 % of 16,000 tokens are text, against 88 %
+    when sorted by T alone.
     """
     strips = max(1, int(2 * (int((s + t).sum()) / tokens) ** 0.5))
     strip = np.empty(len(s), np.int64)
@@ -274,7 +274,7 @@ def _up(length: int | Integers, multiple: int) -> int | Integers:
 
 
 def _padded(rows: Ragged, width: int, *, first: int | None = None, last: int | None = None) -> Tensor:
-    """[N, width]: each row after ``first``, or before ``last``."""
+    """[N, width]: rows padded at the end, with ``first`` before each or ``last`` after it."""
     out = np.full((rows.rows, width), PAD, np.int64)
     place = np.arange(width) - (first is not None)
     length = rows.lengths[:, None]

@@ -1,4 +1,4 @@
-"""A corpus as integers: tokenised once, compact, perhaps on disk."""
+"""A corpus as compact arrays of integers: tokenised once, optionally memory-mapped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMAT = 1  # of the cache
 
 @dataclass(frozen=True)
 class Limits:
-    """Which pairs are kept: at most ``max_tokens`` subwords a side, one side at most ``max_ratio`` times the other."""
+    """Limits on a pair: ``max_tokens`` subwords per side, and ``max_ratio`` between the lengths of the sides."""
 
     max_tokens: int | None = 256
     max_ratio: float | None = None
@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Part:
-    """The pairs [start, stop) of a corpus, from one place; each is seen ``weight`` times an epoch, on average."""
+    """The pairs [start, stop) of a corpus, from one reader; an epoch has each ``weight`` times on average."""
 
     start: int
     stop: int
@@ -55,8 +55,8 @@ class Part:
 class Corpus:
     """Pairs of texts in subwords.
 
-    A line is kept as the numbers of its chunks (words, with the space before them), ``sides[0]`` the sources and
-    ``sides[1]`` the targets; ``table`` has the subwords of each chunk. The texts themselves are not kept.
+    A line is stored as the numbers of its chunks (words with the space before them); ``table`` has the subwords of each
+    chunk. ``sides[0]`` are the sources, ``sides[1]`` the targets. The texts are not stored.
 
     >>> from regard.data import Pairs
     >>> pairs = [("the cat", "le chat"), ("the dog", "le chien")]
@@ -83,10 +83,10 @@ class Corpus:
         cache: str | os.PathLike[str] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Corpus:
-        """Reads and tokenises. With a ``cache`` folder the arrays are kept there and mapped into memory.
+        """Read and tokenise. With a ``cache`` folder the arrays are stored there and mapped into memory.
 
-        What is in the cache is used again for the same files (by path, size and time), subwords and limits.
-        ``progress`` is called with the number of pairs read so far.
+        The cache is reused for the same files (by path, size and modification time), subwords and limits. ``progress``
+        is called with the number of pairs read so far.
         """
         for reader in readers:
             if not 0 <= reader.weight < float("inf"):
@@ -109,11 +109,11 @@ class Corpus:
     @cached_property
     def lengths(self) -> tuple[Integers, Integers]:
         """Subwords of each source and each target, without dropout."""
-        sizes = np.concatenate([[0], np.cumsum(self.table.lengths)])  # so that a line's are a difference
+        sizes = np.concatenate([[0], np.cumsum(self.table.lengths)])  # a line's count is a difference
 
         def of(side: Ragged) -> Integers:
             counts = np.empty(side.rows, np.int32)
-            for a in range(0, side.rows, 1 << 16):  # a block at a time, not to hold 8 bytes for every chunk
+            for a in range(0, side.rows, 1 << 16):  # in blocks: 8 bytes for every chunk would be too much
                 offsets = side.offsets[a : a + (1 << 16) + 1]
                 chunks = side.values[offsets[0] : offsets[-1]]
                 total = np.concatenate([[0], np.cumsum(np.diff(sizes)[chunks])])
@@ -137,9 +137,9 @@ class Corpus:
         epoch: int,
         alike: bool = False,
     ) -> Ragged:
-        """As ``take``, with BPE-dropout; the copies of a pair in one epoch are drawn each for itself.
+        """As ``take``, with BPE-dropout; the copies of a pair in one epoch are drawn independently.
 
-        With ``alike`` a word is cut the same way in all of a pair, so that a copied one stays a copy.
+        With ``alike`` all occurrences of a word in a pair have one segmentation, so a copied word stays a copy.
         """
         if not isinstance(self.subwords, Subwords):
             raise ValueError("BPE-dropout is for subwords that were learned by merging: expected subwords.dropout = 0")
@@ -147,7 +147,7 @@ class Corpus:
         return self.subwords.dropout.draw(self.sides[side].take(rows), self.table, keys, dropout, alike=alike)
 
     def text(self, row: int) -> tuple[str, str]:
-        """A pair, made of its subwords."""
+        """The texts of a pair, decoded from its subwords."""
         source, target = (self.subwords.decode(self.take(side, np.array([row])).values.tolist()) for side in (0, 1))
         return source, target
 
@@ -224,7 +224,7 @@ def _save(folder: Path, corpus: Corpus) -> None:
 
 
 def _load(folder: Path, subwords: Cutter) -> Corpus | None:
-    """What is there, or None: a damaged cache is made again."""
+    """The cached corpus, or None; a damaged cache is deleted."""
     try:
         about = json.loads((folder / "corpus.json").read_bytes())
         ragged = []

@@ -1,4 +1,4 @@
-"""Documents and their summaries: JSON lines or TSV, and a text of many lines as the one line that subwords are of."""
+"""Documents and their summaries, from JSON lines or TSV; texts of several lines become one line each."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from regard.data.readers import Bad, PairRow, Tsv, _OneFile, _pair, numbered, parse_object
 from regard.files.text import PathLike
 
-MARK = "¶"  # stands for the end of a line
+MARK = "¶"  # marks the end of a line
 _SPACE = re.compile(r"\s+")
 _LINE_END = re.compile(r"[\n\r\u2028\u2029\x0b\x0c\x85]")
 
 
 def flat(text: str) -> str:
-    """A text in one line: runs of white space become a space, those with a line end in them a ¶ between spaces.
+    """A text as one line: white space becomes a space; if it contains a line end, a ¶ between spaces.
 
-    So a name at the start of a line is the same subword as within one.
+    A word at the start of a line then has the same subwords as elsewhere.
 
     >>> flat("Ann: hi!\\r\\n\\r\\nBob:  hello  ")
     'Ann: hi! ¶ Bob: hello'
@@ -27,7 +27,7 @@ def flat(text: str) -> str:
 
 
 def places(text: str) -> list[int]:
-    """For each character of ``flat(text)``, where it stands in the text.
+    """The index in the text of each character of ``flat(text)``.
 
     >>> places("a \\n b")
     [0, 1, 1, 1, 4]
@@ -50,8 +50,8 @@ def _instead(gap: str) -> str:
 class Documents(_OneFile):
     """A file of documents with summaries, each made one line by :func:`flat`.
 
-    A name that ends in .tsv (or .tsv.gz) is of two ``columns``; any other is JSON lines with the texts under ``keys``.
-    A list of texts is one document of as many lines; a list of summaries gives as many pairs.
+    A file .tsv (or .tsv.gz) has the texts in two ``columns``; any other is JSON lines, with the texts under ``keys``.
+    A list of texts is one document of several lines; a list of summaries gives a pair for each.
     """
 
     path: PathLike
@@ -82,7 +82,7 @@ class Documents(_OneFile):
 
 
 def with_references(path: PathLike, keys: tuple[str, str] = ("document", "summary")) -> list[tuple[str, list[str]]]:
-    """Documents as they are, each with all of its summaries, of JSON lines: what a model is measured on."""
+    """Unchanged documents, each with all its summaries, from JSON lines; for evaluation."""
     found = []
     for where, line in numbered(path):
         entry = line if isinstance(line, Bad) else parse_object(line, where)
@@ -97,7 +97,7 @@ def with_references(path: PathLike, keys: tuple[str, str] = ("document", "summar
 
 
 def texts_of(entry: dict[str, Any], key: str, where: str) -> list[str] | Bad:
-    """The texts under a key: a string, or a list of some."""
+    """The texts under a key: a string or a list of strings."""
     value = entry.get(key)
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):

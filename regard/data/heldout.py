@@ -1,8 +1,8 @@
-"""Pairs held out of the training data, to validate on where no others are given.
+"""Held-out pairs of the training data, for validation when no validation data is given.
 
-Which ones depends on the text alone: not on the seed of training, nor on the order of the pairs. No sentence is on both
-sides of the split, whatever its spaces and capitals; so pairs are chosen whose sentences come nowhere else. Where there
-are not enough, what shares a sentence with a chosen one is in neither part.
+The choice depends on the text alone, not on the training seed or the order of the pairs. Ignoring spaces and case, no
+sentence is in both parts. So pairs whose sentences occur nowhere else are preferred. If there are too few, pairs that
+share a sentence with a held-out pair are in neither part.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from regard.common.mixing import mix
 from regard.common.ragged import Integers
 from regard.data.readers import Bad, PairRow, Reader
 
-MOST, SHARE, FEWEST = 1000, 20, 10  # held out: one in 20 up to 1,000; where these are fewer than 10, none
-_DRAWN = 0x68656C64  # what the hash is for
+MOST, SHARE, FEWEST = 1000, 20, 10  # one pair in 20 is held out, up to 1,000; if that is fewer than 10, none
+_DRAWN = 0x68656C64  # the purpose of the hash
 
 
 @dataclass(frozen=True)
 class Split:
-    """Readers of what is trained on and of what is validated on, and how that came about."""
+    """Readers of the training and of the validation data; ``told`` describes the split."""
 
     training: list[Reader]
     validation: list[Reader]
@@ -34,13 +34,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Portion:
-    """Some of the good rows of a reader, and the bad ones in one of its portions."""
+    """Some of the good rows of a reader; one of its portions also has the bad rows."""
 
     whole: Reader
-    rest: str  # of its name
+    rest: str  # suffix of its name
     weight: float
     bad: bool
-    digest: str  # of which rows they are: a portion is known by its repr
+    digest: str  # of the chosen rows: the cache identifies a reader by its repr
     chosen: Integers = field(repr=False, compare=False)
 
     @property
@@ -62,7 +62,7 @@ class Portion:
 
 
 def hold_out(readers: Sequence[Reader], count: int | None = None) -> Split:
-    """So many pairs, or by default one in 20 up to 1,000, to validate on; the others to train on."""
+    """Hold out ``count`` pairs for validation, by default one in 20 up to 1,000."""
     keys = [_keys(reader) for reader in readers]
     pairs = np.concatenate(keys) if keys else np.zeros((0, 2), np.uint64)
     if count is not None and count >= max(1, len(pairs)):
@@ -81,13 +81,13 @@ def hold_out(readers: Sequence[Reader], count: int | None = None) -> Split:
 
 
 def default(count: int) -> int:
-    """How many of so many are held out where nobody says."""
+    """The default number of held-out pairs among ``count``."""
     wanted = min(MOST, count // SHARE)
     return wanted if wanted >= FEWEST else 0
 
 
 def choose(pairs: Integers, count: int) -> tuple[Integers, Integers]:
-    """Of pairs of sentences [N, 2]: which are held out, and which are in neither part; so many of each at the most.
+    """Which pairs of sentences [N, 2] are held out, and which are in neither part; at most ``count`` of each.
 
     >>> valid, gone = choose(np.array([[1, 2], [1, 3], [4, 5], [4, 5]], np.uint64), 1)
     >>> int(valid.sum()), int(gone.sum())
@@ -96,7 +96,7 @@ def choose(pairs: Integers, count: int) -> tuple[Integers, Integers]:
     _, sentence, times = np.unique(pairs, return_inverse=True, return_counts=True)
     sentence = sentence.reshape(pairs.shape)
     where, ends = np.argsort(sentence.ravel(), kind="stable") // 2, np.cumsum([0, *times])
-    order = np.lexsort((mix(mix(pairs[:, 0], pairs[:, 1]), _DRAWN), times[sentence].sum(1)))  # the least shared first
+    order = np.lexsort((mix(mix(pairs[:, 0], pairs[:, 1]), _DRAWN), times[sentence].sum(1)))  # least shared first
     valid, gone = np.zeros(len(pairs), bool), np.zeros(len(pairs), bool)
     wanted = left = count
     for i in order.tolist():
@@ -111,7 +111,7 @@ def choose(pairs: Integers, count: int) -> tuple[Integers, Integers]:
 
 
 def whole_groups(groups: Sequence[str], count: int) -> Integers:
-    """Of items that belong to a text each, about so many, [N]: all of a text or none; half as many more at the most.
+    """Choose about ``count`` items, at most half as many more; all items of a text or none. Booleans, [N].
 
     >>> [int(whole_groups(["a", "a", "b", "b", "c"], count).sum()) for count in (0, 1, 2)]
     [0, 1, 2]
@@ -126,7 +126,7 @@ def whole_groups(groups: Sequence[str], count: int) -> Integers:
 
 
 def _keys(reader: Reader) -> Integers:
-    """Of the sentences of its good rows, [N, 2]."""
+    """Hashes of the sentences of a reader's good rows, [N, 2]."""
     flat = array("Q")
     for row in reader.rows():
         if not isinstance(row, Bad):
@@ -140,5 +140,5 @@ def _portion(whole: Reader, chosen: Integers, rest: str, weight: float) -> Porti
 
 
 def key(text: str) -> int:
-    """64 bits of a sentence, whatever its spaces and capitals."""
+    """A 64-bit hash of a sentence, ignoring spaces and case."""
     return int.from_bytes(blake2b(" ".join(text.split()).casefold().encode(), digest_size=8).digest(), "big")

@@ -1,11 +1,11 @@
-"""Questions on contexts, with answers that stand in them: SQuAD's JSON, JSON lines, or columns between tabs.
+"""Questions about contexts that contain the answers: SQuAD's JSON, JSON lines, or TSV.
 
     .json   {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text", "answer_start"}]}]}]}]}
     .jsonl  {"context": …, "question": …, "answers": ["text", {"text": …, "start": 17}, …]} on each line
     .tsv    context TAB question TAB answer TAB answer … on each line
 
-An answer without a place is taken where it stands first. An empty list of answers, or no column: the context does not
-tell (SQuAD 2.0).
+An answer without a position is taken at its first occurrence. An empty list of answers, or no column, means that the
+context has no answer (SQuAD 2.0).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = {".json": "squad", ".jsonl": "jsonl", ".tsv": "tsv"}
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its context, and the answers: spans of characters of the context, as often as they were given."""
+    """A question, its context, and its answers as character spans of the context, repeated as given."""
 
     context: str
     question: str
@@ -34,14 +34,14 @@ class Question:
 
     @property
     def answers(self) -> list[str]:
-        """As texts."""
+        """The answers as texts."""
         return [self.context[start:end] for start, end in self.spans]
 
 
 def read_questions(
     path: str | os.PathLike[str], *, bad: Policy = "raise", report: Report | None = None
 ) -> Iterator[Question]:
-    """The questions of a file, gzipped or not; its name ends in .json, .jsonl or .tsv. Bad ones as in ``read``."""
+    """The questions of a .json, .jsonl or .tsv file, gzipped or not. ``bad`` is as in ``read``."""
     path = Path(path)
     report = Report(str(path)) if report is None else report
     ending = Path(path.name.removesuffix(".gz")).suffix
@@ -85,7 +85,7 @@ def _json_line(text: str, where: str) -> Question | Bad:
 
 
 def _asked(entry: Mapping[str, Any], where: str) -> Question | Bad:
-    """The question of an object. One that has no answer says so, by an empty list: a key may also be misspelt."""
+    """The question of a JSON object. The key "answers" is required, even if empty: it may be misspelt."""
     expected = {"context": "a string", "question": "a string", "answers": "a list of answers, empty if there is none,"}
     for key, kind in expected.items():
         if key not in entry:
@@ -124,7 +124,7 @@ def _question(context: Any, question: Any, answers: Any, where: str, id: str) ->
 
 
 def _listed(answers: Any) -> Sequence[Any] | None:
-    """Answers one by one; Hugging Face's {"text": […], "answer_start": […]} too, None if these differ in number."""
+    """A list of answers, also of Hugging Face's {"text": […], "answer_start": […]}; None if its lengths differ."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         starts = answers.get("answer_start", [None] * len(answers["text"]))
         if not isinstance(starts, list) or len(starts) != len(answers["text"]):
@@ -134,7 +134,7 @@ def _listed(answers: Any) -> Sequence[Any] | None:
 
 
 def _span(context: str, answer: Any) -> tuple[int, int] | str:
-    """Where it stands, or what is wrong."""
+    """The span of an answer, or what is wrong with it."""
     text, start = answer, None
     if isinstance(answer, Mapping):
         text, start = answer.get("text"), answer.get("start", answer.get("answer_start"))

@@ -1,4 +1,4 @@
-"""Readers of text pairs: two files of lines, TSV, JSON lines; bad lines are named, never guessed at.
+"""Readers of text pairs: two files of lines, TSV, JSON lines. Bad lines are reported, never repaired.
 
 Each file may be gzipped or UTF-16: see :mod:`regard.files.text`.
 """
@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 
 
 class Bad(NamedTuple):
-    """A line that cannot be used: where it is, and what kind of thing is wrong, and how."""
+    """An unusable line: its place, the kind of error, and details."""
 
     where: str
     kind: str
@@ -36,7 +36,7 @@ PairRow = tuple[str, str] | Bad
 
 
 class Reader(Protocol):
-    """What yields pairs of texts, and what is wrong with a line where there is no pair."""
+    """A source of text pairs; an unusable line gives a ``Bad``."""
 
     @property
     def name(self) -> str: ...
@@ -68,7 +68,7 @@ class Files:
         for number, sides in enumerate(zip_longest(*(file_lines(path) for path in self.paths)), 1):
             counts = [count + (side is not None) for count, side in zip(counts, sides, strict=True)]
             if None in sides:
-                continue  # to the end, for the message
+                continue  # count to the end for the error message
             wheres = [f"{path}:{number}" for path in self.paths]
             decoded = [_decoded(side, where) for side, where in zip(sides, wheres, strict=True)]
             bad = next((text for text in decoded if isinstance(text, Bad)), None)
@@ -105,8 +105,8 @@ class _OneFile:
 class Tsv(_OneFile):
     """A file with a pair per line, in two columns between tabs.
 
-    Every line must have ``width`` columns; by default, as many as it takes to reach the last one used, so that a tab
-    too many is seen.
+    Every line must have ``width`` columns. By default the last column used is the last one, so that an extra tab is
+    detected.
     """
 
     path: PathLike
@@ -134,7 +134,7 @@ class Tsv(_OneFile):
 
 @dataclass(frozen=True)
 class JsonLines(_OneFile):
-    """A file with a JSON object per line that has both texts under these keys."""
+    """A file with a JSON object per line, with the texts under two keys."""
 
     path: PathLike
     keys: tuple[str, str] = ("source", "target")
@@ -153,7 +153,7 @@ class JsonLines(_OneFile):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs that are in memory already."""
+    """Pairs in memory."""
 
     pairs: Sequence[tuple[str, str]]
     name: str = "pairs"
@@ -171,7 +171,7 @@ class Pairs:
 
 @dataclass
 class Report:
-    """What was read from one place and what became of it; prints as a line, and the first few bad lines under it."""
+    """Counts of what one reader read, kept and left out; as text, with the first few bad lines below."""
 
     name: str
     read: int = 0
@@ -190,15 +190,15 @@ class Report:
 
 
 def read(reader: Reader, *, bad: Policy = "raise", report: Report | None = None) -> Iterator[tuple[str, str]]:
-    """The pairs of a reader. A bad line (not UTF-8, an empty side, …) is refused, or skipped and counted.
+    """The pairs of a reader. A bad line (not UTF-8, an empty side, …) raises an error, or is skipped and counted.
 
-    Files of different lengths are always refused.
+    Files of different lengths always raise an error.
     """
     yield from sift(reader.rows(), bad, Report(reader.name) if report is None else report)
 
 
 def sift(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[Item]:
-    """The rows that are good; the others are refused, or counted and shown in the report."""
+    """The good rows; a bad one raises an error, or is counted and shown in the report."""
     if bad not in ("raise", "skip"):
         raise ValueError(f"bad: expected 'raise' or 'skip', got {bad!r}")
     for row in rows:
@@ -217,14 +217,14 @@ def sift(rows: Iterable[Item | Bad], bad: Policy, report: Report) -> Iterator[It
 
 
 def texts(readers: Iterable[Reader], *, bad: Policy = "raise") -> Iterator[str]:
-    """All the lines, of both sides: what a vocabulary is learned on."""
+    """All lines of both sides, to learn a vocabulary from."""
     for reader in readers:
         for pair in read(reader, bad=bad):
             yield from pair
 
 
 def numbered(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
-    """The lines of a file, each after where it is."""
+    """The lines of a file, each with its place."""
     for number, line in enumerate(file_lines(path), 1):
         where = f"{path}:{number}"
         yield where, _decoded(line, where)
