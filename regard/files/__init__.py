@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, read within bounds, checked against declared types."""
+"""Files: written atomically, read within bounds, checked against declared types."""

@@ -1,7 +1,7 @@
-"""Files of strangers, read within bounds: what they may take of time and memory is known before it is taken.
+"""Read untrusted files within bounds: the limits on time and memory are checked before they are used.
 
-TOML, JSON and archives can be small and mean much: a key of 200,000 parts, lists within lists, zeros that unpack to
-gigabytes. Each is refused here, in one place, by a ValueError.
+A small TOML, JSON or zip file can be expensive: a key of 200,000 parts, deeply nested lists, zeros that unpack to
+gigabytes. All of these raise ValueError here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 TOML_BYTES = 1 << 20
-DEPTH = 32  # tables and lists within each other, and parts of a key
+DEPTH = 32  # the most nested tables and lists, and the most parts of a key
 
-# strings and comments, of which no end is needed: a scan never goes back
+# strings and comments, also unterminated ones, so that the scan never backtracks
 _STRINGS = re.compile(
     r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)" r'|"(?:\\.|[^"\\\n])*"?' r"|'[^'\n]*'?" r"|#[^\n]*", re.DOTALL
 )
@@ -29,7 +29,7 @@ _PART = re.compile(r"[\w\- \t]*")  # of a dotted key
 
 
 def toml(text: str) -> dict[str, Any]:
-    """A table of TOML. What is nested too deeply is refused before it is parsed.
+    """Parse TOML. Too deep nesting is refused before parsing.
 
     >>> toml("a.b = [1, {c = '[[[['}]")
     {'a': {'b': [1, {'c': '[[[['}]}}
@@ -43,7 +43,7 @@ def toml(text: str) -> dict[str, Any]:
         import tomli as tomllib
     bare = _STRINGS.sub("_", text)
     if _depth(bare) > DEPTH:
-        raise ValueError(f"lists or tables within each other more than {DEPTH} times")
+        raise ValueError(f"lists or tables nested more than {DEPTH} deep")
     if _parts(bare) > DEPTH:
         raise ValueError(f"a key of more than {DEPTH} parts")
     table = tomllib.loads(text)
@@ -52,7 +52,7 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def _depth(text: str) -> int:
-    """How many brackets are open at most."""
+    """The most brackets open at once."""
     deepest = depth = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth += 1 if bracket in "[{" else -1
@@ -61,7 +61,7 @@ def _depth(text: str) -> int:
 
 
 def _parts(text: str) -> int:
-    """Parts of the longest dotted key."""
+    """The number of parts of the longest dotted key."""
     longest = run = 0
     for part in text.split(".")[1:-1]:
         run = run + 1 if _PART.fullmatch(part) else 0
@@ -70,7 +70,7 @@ def _parts(text: str) -> int:
 
 
 def _refuse_long(value: Any, where: str) -> None:
-    """TOML's whole numbers have 64 bits; Python's would have any."""
+    """TOML's integers have 64 bits; Python's parser accepts any size."""
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
         _refuse_long(each, f"{where}.{key}" if where else str(key))
@@ -79,7 +79,7 @@ def _refuse_long(value: Any, where: str) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A value of JSON; a ValueError also where it is nested more deeply than Python goes.
+    """Parse JSON; nesting beyond Python's recursion limit raises ValueError too.
 
     >>> parse_json("[" * 100_000)
     Traceback (most recent call last):
@@ -95,17 +95,17 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def bytes_of(path: str | os.PathLike[str], most: int) -> bytes:
-    """A file, if it is not longer than so many bytes."""
+    """The content of a file of at most ``most`` bytes."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(size or most + 1) if size <= most else b""  # a device or a pipe tells no size
+        data = file.read(size or most + 1) if size <= most else b""  # a device or a pipe has no size
     if max(size, len(data)) > most:
         raise ValueError(f"{path}: more than {most:,} bytes")
     return data
 
 
 def members(archive: bytes, most: int) -> dict[str, bytes]:
-    """All files of a zip archive, if they unpack to so many bytes at most; their heads tell how many, and are held to.
+    """All files of a zip archive that unpacks to at most ``most`` bytes. The headers' sizes are enforced.
 
     >>> members(b"PK", 100)
     Traceback (most recent call last):
@@ -120,5 +120,5 @@ def members(archive: bytes, most: int) -> dict[str, bytes]:
         found = {}
         for info in every:
             with opened.open(info) as file:
-                found[info.filename] = file.read(info.file_size)  # without a number it would unpack all there is
+                found[info.filename] = file.read(info.file_size)  # without a size it would unpack everything
         return found

@@ -1,4 +1,4 @@
-"""Where a model folder is: a path, or the name of one that comes with the package."""
+"""Find a model folder: a path, or the name of a model bundled with the package."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DEFAULT = "en-fr-small"
 
 
 def find(name: PathLike) -> Path:
-    """The folder of a model: a path, or the name of a bundled one."""
+    """The folder of a model, given its path or the name of a bundled one."""
     path = Path(name)
     if path.is_dir():
         return path
     if path.exists():
-        raise ValueError(f"{path}: expected a model folder, as `regard train` leaves it, got a file")
+        raise ValueError(f"{path}: expected a model folder, as `regard train` writes it, got a file")
     bundled = sorted(p.name for p in BUNDLED.iterdir() if p.is_dir()) if BUNDLED.is_dir() else []
     if str(name) in bundled:
         return BUNDLED / str(name)

@@ -1,6 +1,6 @@
-"""Are values of the kinds that they are declared as? For tables that people, also strangers, write into files.
+"""Check values from files, also untrusted ones, against declared types.
 
-What a table may have is declared once, as the fields of a dataclass, the parameters of a function or a TypedDict.
+A table's types are declared once: as the fields of a dataclass, the parameters of a function, or a TypedDict.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS: dict[Any, str] = {
 
 
 def check_fields(made: Any) -> None:
-    """Those of a dataclass."""
+    """Check the fields of a dataclass instance."""
     cls: Any = type(made)
     hints = hints_of(cls)
     check({name: getattr(made, name, None) for name in hints}, hints)
@@ -35,12 +35,12 @@ def check_fields(made: Any) -> None:
 
 @cache
 def hints_of(made: Any) -> dict[str, Any]:
-    """What the fields of a class or the parameters of a function are declared as."""
+    """The declared types of a class's fields or a function's parameters."""
     return get_type_hints(made, include_extras=True)
 
 
 def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Raises ValueError for the first value that is of another kind than its hint; a TypedDict is a table of its own.
+    """Raise ValueError for the first value that does not match its type; a TypedDict is checked as a nested table.
 
     >>> check({"beam": 3, "seed": None}, {"beam": int, "seed": int | None})
     >>> check({"beam": "3"}, {"beam": int})
@@ -63,14 +63,13 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def excerpt(value: Any) -> str:
-    """A value in a message, cut where it is long."""
+    """A value for a message, shortened if long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Of other classes it is to be an instance, and anything else is not asked. A whole number is a number too, and
-    true is none."""
+    """Whether a value matches a type. An int is also a float; a bool is neither. Unknown hints match anything."""
     kind, args = get_origin(hint) or hint, get_args(hint)
     if kind in _EITHER:
         return any(_fits(value, one) for one in args)

@@ -1,4 +1,4 @@
-"""Files of tensors: safetensors with a checksum, written whole or not at all. Nothing is ever unpickled."""
+"""Files of tensors: safetensors with a checksum, written atomically. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Tensors, and a table of plain values beside them."""
+    """Write tensors, with a table of plain values as metadata."""
     plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    # one entry: of several, safetensors would write the order by chance, and equal files would differ
+    # one entry: safetensors writes several in random order, and equal files would differ
     metadata = {"regard": json.dumps({"crc32": _checksum(plain), "about": about})}
     write_whole(Path(path), save(plain, metadata))
 
@@ -31,7 +31,7 @@ def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[
 def read_tensors(
     path: PathLike, device: str | torch.device = "cpu", check: Callable[[Shapes], None] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What ``write_tensors`` wrote; ``check`` is given the shapes before any tensor is read."""
+    """Read what ``write_tensors`` wrote; ``check`` receives the shapes before any tensor is read."""
     try:
         with safe_open(str(path), "pt") as file:
             metadata, names = file.metadata() or {}, file.keys()

@@ -1,7 +1,6 @@
-"""Files of text as UTF-8: gzip is unpacked, UTF-16 decoded, a byte order mark left out. What a file is, its first
-bytes tell, not its name.
+"""Read text files as UTF-8: gzip is unpacked, UTF-16 is converted, a byte order mark is dropped.
 
-A line ends at "\\n" (or "\\r\\n") and nowhere else.
+The first bytes of a file decide its format, not its name. A line ends only at "\\n" or "\\r\\n".
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import BinaryIO, cast
 
 PathLike = str | os.PathLike[str]
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
-LINE = 1 << 26  # bytes of a line at most: a book has less
-WHOLE = 1 << 29  # bytes of what is read at once
+LINE = 1 << 26  # the most bytes of a line: a book has fewer
+WHOLE = 1 << 29  # the most bytes of a file read at once
 HEAD = 64  # bytes that tell whether a text without a byte order mark is UTF-16
 
 
 def lines(path: PathLike, stream: BinaryIO | None = None) -> Iterator[bytes]:
-    """The lines of a file, without their ends; those of a ``stream`` if there is one, ``path`` then being its name."""
+    """The lines of a file, without line ends; with a ``stream``, its lines, and ``path`` is its name."""
     number = 0
     with _opened(path, stream) as text:
         try:
@@ -39,7 +38,7 @@ def lines(path: PathLike, stream: BinaryIO | None = None) -> Iterator[bytes]:
 
 
 def whole(path: PathLike, stream: BinaryIO | None = None) -> bytes:
-    """All of a file, line ends as they are."""
+    """A whole file, line ends unchanged."""
     with _opened(path, stream) as text:
         try:
             return _all(_utf8(text), path).removeprefix(codecs.BOM_UTF8)
@@ -48,18 +47,18 @@ def whole(path: PathLike, stream: BinaryIO | None = None) -> bytes:
 
 
 def _all(stream: io.BufferedReader, path: PathLike) -> bytes:
-    """What unpacks to more than a computer may hold is told when it is too much, not when memory has run out."""
+    """Read a stream to its end; stop once it exceeds the limit, before memory runs out."""
     parts, size = [], 0
     while part := stream.read(1 << 20):
         parts.append(part)
         if (size := size + len(part)) > WHOLE:
-            raise ValueError(f"{path}: unpacked it has more than {WHOLE:,} bytes: give it in parts")
+            raise ValueError(f"{path}: more than {WHOLE:,} bytes when unpacked; split the file")
     return b"".join(parts)
 
 
 @contextlib.contextmanager
 def _opened(path: PathLike, stream: BinaryIO | None) -> Iterator[io.BufferedReader]:
-    if stream is not None:  # whose it is, closes it
+    if stream is not None:  # its owner closes it
         yield stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
         return
     if Path(path).is_dir():
@@ -78,7 +77,7 @@ def _utf8(stream: io.BufferedReader) -> io.BufferedReader:
 
 
 def _utf16(head: bytes) -> str | None:
-    """By the byte order mark; without one, by the zeros that every second byte of most texts is.
+    """UTF-16 or None, by the byte order mark, else by zeros in every second byte.
 
     >>> _utf16("a".encode("utf-16")), _utf16("a cat".encode("utf-16-be")), _utf16(b"a cat"), _utf16(b"\\1\\0" * 9)
     ('utf-16', 'utf-16-be', None, None)
@@ -94,8 +93,11 @@ def _utf16(head: bytes) -> str | None:
 
 
 class _Recoded(io.RawIOBase):
-    """A stream of UTF-16 as one of UTF-8. What is no character, half a pair or half a unit at the end, is not UTF-8
-    either: so the line that it is in is told as any other bad line."""
+    """A stream of UTF-16 as UTF-8.
+
+    Invalid UTF-16 (half a surrogate pair, half a unit at the end) becomes invalid UTF-8, so that its line is reported
+    like any other bad line.
+    """
 
     def __init__(self, stream: io.BufferedReader, encoding: str) -> None:
         self._stream, self._left = stream, b""

@@ -1,4 +1,4 @@
-"""Files of settings: TOML, read within bounds and written whole or not at all."""
+"""TOML files of settings, read within bounds and written atomically."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from regard.files.whole import Damaged, write_whole
 
 
 def read_toml(path: PathLike) -> dict[str, Any]:
-    """A TOML file as a table."""
+    """Read a TOML file as a table."""
     data = bytes_of(path, TOML_BYTES)
     try:
         return toml(data.decode())
-    except ValueError as error:  # also what is not UTF-8
+    except ValueError as error:  # also invalid UTF-8
         raise Damaged(f"{path}: not a TOML file: {error}") from error
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value, as on a command line: what is none is taken as a string.
+    """A TOML value from a command line; invalid TOML is taken as a string.
 
     >>> parse_value("1e-3"), parse_value("[1, 2]"), parse_value("dot")
     (0.001, [1, 2], 'dot')
@@ -36,7 +36,7 @@ def parse_value(text: str) -> Any:
 
 
 def write_toml(path: PathLike, table: Mapping[str, Any]) -> None:
-    """A table of plain values and of tables of them; what is None is left out, since TOML has no null."""
+    """Write a table of plain values and nested tables; None is omitted, since TOML has no null."""
     write_whole(Path(path), to_toml(table).encode())
 
 

@@ -1,6 +1,6 @@
-"""A file is written whole or not at all.
+"""Atomic writes of files.
 
-It is written beside its place, forced to disk and then renamed, so that a process killed at any moment leaves the old
+A file is written under a temporary name, synced to disk and then renamed. A process killed at any moment leaves the old
 file or the new one.
 """
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 
 class Damaged(ValueError):
-    """A file that is not what was written: cut short, changed, or of another kind."""
+    """A file that was truncated or changed, or is of another kind."""
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that at any moment the old or the new one is there, whole."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
