@@ -46,8 +46,8 @@ def floors(folder: Path) -> str:
         "tanh, one by one": (4, 4, 0, 4),
         "fractions, w in the numerators": (13, 1, 4, 1),
         "fractions, w in the denominators": (9, 3, 0, 1),
-        "the same, kept in range": (9, 3, 8, 1),
-        "wide, two to a reciprocal": (12, 8, 4, 6),
+        "the same, clamped": (9, 3, 8, 1),
+        "wide, two per reciprocal": (12, 8, 4, 6),
         "gradients by fractions": (21, 12, 0, 1),
     }
     rows = []
@@ -57,7 +57,7 @@ def floors(folder: Path) -> str:
         cycles = "–" if special > 1 else f"{multiply * UNITS / 4 / LANES:.0f}"  # a polynomial there, not an instruction
         cells = (multiply, add, least, special, cycles, f"{1e3 * groups * gpu:.2f}")
         rows.append([name, *map(str, cells)])
-    head = ["", "× and ×+", "+", "min, max", "÷, exp, tanh", "CPU: cycles a pair, d 64", "H200: ms"]
+    head = ["", "× and ×+", "+", "min, max", "÷, exp, tanh", "CPU: cycles per pair, d 64", "H200: ms"]
     return markdown(head, rows)
 
 
@@ -137,8 +137,8 @@ def gpu(folder: Path) -> str | None:
         return None
     about = found["machine"]
     note = (
-        f"Milliseconds, 16 heads, n 2048, d 64, ours replayed as a CUDA graph (the host's share is beside it in "
-        f"`benchmarks/results/`); GiB at most beyond the inputs. {about['gpu']}, torch {about['torch']}, "
+        f"Milliseconds, 16 heads, n 2048, d 64, regard replayed as a CUDA graph (host time is in "
+        f"`benchmarks/results/`); GiB: peak beyond the inputs. {about['gpu']}, torch {about['torch']}, "
         f"triton {about['triton']}; {about['date']}."
     )
     plot = picture("kernel-time-h200", "Forward time against n and d on an H200")
@@ -184,7 +184,7 @@ def decoding(folder: Path) -> str | None:
         if isinstance(r, dict):
             name = f"additive {dtype}, 1x16 heads, 65536 keys"
             rows.append([name, f"{r['ms']:.3f}", f"{r['limit']:.3f}", f"{r['ms'] / r['limit']:.2f}"])
-    return markdown(["a step", "ms", "cache read once at 4 TB/s, ms", "of it"], rows) if rows else None
+    return markdown(["one step", "ms", "cache read once at 4 TB/s, ms", "ratio"], rows) if rows else None
 
 
 def exponents(folder: Path) -> str | None:
