@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anywidget
 import traitlets
 
@@ -22,8 +20,8 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, desk: Desk, start: str) -> None:
         super().__init__(can=desk.can(), start=start)
         self.desk = desk
-        self.on_msg(self._asked)
+        self.on_msg(self._answer)
 
-    def _asked(self, _: Any, question: Any, __: Any) -> None:
+    def _answer(self, _: object, question: object, __: object) -> None:
         content, buffers = self.desk.ask(question)
         self.send(content, buffers)

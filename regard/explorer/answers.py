@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from regard.explorer.http import replies
 from regard.explorer.http.schema import Invalid
 from regard.explorer.labels import Labels
 from regard.explorer.scores import counterfactual, formula, terms
@@ -18,7 +21,7 @@ from regard.trace import Trace
 
 SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 TRAINED = "trained"
-NOTHING: dict[str, Any] = {"text": "", "tokens": [], "words": []}  # a side that does not exist
+NOTHING: replies.Side = {"text": "", "tokens": [], "words": []}  # a side that does not exist
 SHOWN = 4096  # the most tokens of a side sent completely, keys of steps, and tokens per request
 FOUND = 1000  # the most matches of a search
 ALL, LOOKED = 1024, 256  # queries that a head is measured on: all of up to ALL; of more, LOOKED
@@ -33,7 +36,7 @@ class Unable(Exception):
 class Tile(NamedTuple):
     """A part of a matrix, [h, w], and whether every row of it was computed."""
 
-    values: np.ndarray[Any, np.dtype[np.float32]]
+    values: npt.NDArray[np.float32]
     exact: bool
 
 
@@ -46,7 +49,7 @@ class Answers:
     >>> q = k = v = torch.randn(1, 2, 3, 8)
     >>> trace = Trace.of(q, k, v)
     >>> trace.label(["[CLS]", "tea", "##pot"])
-    >>> [word["text"] for word in Answers(trace).described()["source"]["words"]]
+    >>> [word["text"] for word in Answers(trace).describe()["source"]["words"]]
     ['teapot']
     """
 
@@ -61,9 +64,9 @@ class Answers:
 
     # --- what there is ---
 
-    def kinds(self) -> list[dict[str, Any]]:
+    def kinds(self) -> list[replies.Kind]:
         """The kinds of attention in the trace."""
-        out = []
+        out: list[replies.Kind] = []
         for kind, layers in self.trace.kinds.items():
             _, heads, queries, keys = self.trace.shape(0, kind=kind, call=None)
             rows, columns = self._side_names(kind)
@@ -81,15 +84,24 @@ class Answers:
             )
         return out
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> replies.Described:
         """The kinds, and the sides that their rows and columns are; None for a side too long to be sent completely."""
-        usual = ("source", "target")
-        told = {"name": self.name, "kinds": self.kinds(), **{name: self._side(name) for name in usual}}
         there = {name for kind in self.trace.kinds for name in self._side_names(kind)}
-        if others := sorted(there - set(usual)):
-            told |= {name: NOTHING for name in usual if name not in there}
-            told["sides"] = {name: self._side(name) for name in others}
-        return {**told, "translation": "", "model": "", "alignment": None, "note": ""}
+        others = sorted(there - {"source", "target"})
+        missing = NOTHING if others else None
+        found: replies.Described = {
+            "name": self.name,
+            "kinds": self.kinds(),
+            "source": self._side("source") if "source" in there else missing,
+            "target": self._side("target") if "target" in there else missing,
+            "translation": "",
+            "model": "",
+            "alignment": None,
+            "note": "",
+        }
+        if others:
+            found["sides"] = {name: self._side(name) for name in others}
+        return found
 
     def _side_names(self, kind: str) -> tuple[str, str]:
         """Which sides rows and columns are; queries that are not the keys are a target, whatever the kind.
@@ -106,7 +118,7 @@ class Answers:
             return SIDES["self" if rows == columns else "cross"]
         return SIDES[kind]
 
-    def _side(self, name: str) -> dict[str, Any] | None:
+    def _side(self, name: str) -> replies.Side | None:
         for kind in self.trace.kinds:
             names = self._side_names(kind)
             if name in names:
@@ -116,7 +128,7 @@ class Answers:
 
     # --- tokens ---
 
-    def tokens(self, *, kind: str, side: str, first: int = 0, end: int | None = None) -> dict[str, Any]:
+    def tokens(self, *, kind: str, side: str, first: int = 0, end: int | None = None) -> replies.Tokens:
         """The names of some rows or columns, ``SHOWN`` at most."""
         with reading():
             every = self._labels(kind, side).tokens
@@ -125,7 +137,7 @@ class Answers:
             raise Invalid(f"from and to: {end - first:,} tokens; the maximum per request is {SHOWN:,}")
         return {"tokens": every[first:end], "from": first, "count": len(every)}
 
-    def search(self, *, kind: str, side: str, text: str) -> dict[str, Any]:
+    def search(self, *, kind: str, side: str, text: str) -> replies.Found:
         """Where a text occurs: the index of the first token of each match."""
         if not text.strip():
             raise Invalid("text: it is empty, so there is nothing to search for")
@@ -150,7 +162,7 @@ class Answers:
 
     # --- weights ---
 
-    def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> dict[str, Any]:
+    def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> replies.Row:
         """One query's attention to each key."""
         with reading():
             weights = self._measured("weights", kind, layer, head, query)
@@ -183,7 +195,7 @@ class Answers:
         kind: str,
         layer: int,
         head: str,
-        pool: str = "max",
+        pool: Literal["max", "sum"] = "max",
         limit: int = 512,
         rows: str | None = None,
         cols: str | None = None,
@@ -196,14 +208,15 @@ class Answers:
         with reading():
             _, _, queries, keys = self.trace.shape(layer, kind=kind, call=None)
             spans = _span("rows", rows, queries), _span("cols", cols, keys)
-            which: Any = "mean" if head_of(head) is None else int(head)
-            how: Any = pool
-            where: Any = {"samples": samples, "item": self.item, "kind": kind, "call": None}
-            found = self.trace.tile(layer, which, *spans, size, how, **where)
+            number = head_of(head)
+            which: int | Literal["mean"] = "mean" if number is None else number
+            found = self.trace.tile(
+                layer, which, *spans, size, pool, samples=samples, item=self.item, kind=kind, call=None
+            )
         cell = -(-(spans[0][1] - spans[0][0]) // size[0])
         return Tile(found.float().numpy(), samples is None or samples >= cell)
 
-    def heads(self, *, kind: str) -> dict[str, Any]:
+    def heads(self, *, kind: str) -> replies.Heads:
         """Means over queries of each head's entropy, weight on the first key, and distance, [layers][heads].
 
         ``rows`` of the ``queries`` were measured: all, or ``LOOKED`` of them, evenly spread.
@@ -212,31 +225,39 @@ class Answers:
             layers = self.trace.kinds.get(kind, 0)
             _, heads, queries, _ = self.trace.shape(0, kind=kind, call=None)
             rows = range(queries) if queries <= ALL else [i * queries // LOOKED for i in range(LOOKED)]
-            where: Any = {"rows": rows, "kind": kind, "item": self.item, "call": None}
-            means = {
-                name: [numbers(getattr(self.trace, name)(layer, **where).mean(-1)) for layer in range(layers)]
-                for name in ("entropy", "sink", "distance")
+
+            def means(measure: Callable[..., Tensor]) -> replies.Matrix:
+                by_layer = (measure(n, rows=rows, kind=kind, item=self.item, call=None) for n in range(layers))
+                return [numbers(x.mean(-1)) for x in by_layer]
+
+            return {
+                "kind": kind,
+                "layers": layers,
+                "heads": heads,
+                "queries": queries,
+                "rows": len(rows),
+                "entropy": means(self.trace.entropy),
+                "sink": means(self.trace.sink),
+                "distance": means(self.trace.distance),
             }
-        return {"kind": kind, "layers": layers, "heads": heads, "queries": queries, "rows": len(rows), **means}
 
     # --- one query ---
 
     def steps(
         self, *, kind: str, layer: int, head: str, query: int, score: str = TRAINED, key: int | None = None
-    ) -> dict[str, Any]:
+    ) -> replies.Steps:
         """Every number on the way from one query to its context."""
         if head_of(head) is None:
             raise Invalid("head: the steps are those of one head; give its number")
         with reading():
             if (keys := self.trace.shape(layer, kind=kind, call=None)[3]) > SHOWN:
                 raise Invalid(f"the steps of a query with {keys:,} keys are too many to show; the maximum is {SHOWN:,}")
-            where: dict[str, Any] = {"kind": kind, "item": self.item, "call": None}
-            found = self.trace.steps(layer, int(head), query, **where)
+            read = partial(self.trace.steps, layer, int(head), query, kind=kind, item=self.item, call=None)
+            found = read()
             if score != TRAINED:
                 device = self.trace.recorded[0].problems[0].device
-                other = counterfactual(score, len(found.q)).to(device)
-                found = self.trace.steps(layer, int(head), query, score=other, **where)
-        out = {name: numbers(x) if isinstance(x, Tensor) else x for name, x in vars(found).items()}
+                found = read(score=counterfactual(score, len(found.q)).to(device))
+        out: dict[str, object] = {name: numbers(x) if isinstance(x, Tensor) else x for name, x in vars(found).items()}
         out["difference"] = None if found.difference is None else number(found.difference)
         inputs = found.key_inputs
         if key is not None and inputs is not None and key >= len(inputs):
@@ -247,21 +268,22 @@ class Answers:
         written = formula(found.score)
         if scale not in (None, dim**-0.5):  # a scale other than 1/√d
             written = written.replace("/ √d", f"· {scale:g}")
-        return {**out, "formula": written, "terms": terms(found.score), "scale": scale}
+        out |= {"formula": written, "terms": terms(found.score), "scale": scale}
+        return cast(replies.Steps, out)  # the fields of QuerySteps, and those added here
 
     # --- what needs more than a trace ---
 
     def align(
         self, *, layer: int | None = None, head: str | None = None, shift: str | None = None, gold: str | None = None
-    ) -> dict[str, Any]:
+    ) -> replies.Alignment:
         """Word links: of translations."""
         raise Unable("this trace is not of a translation, so it has no word links")
 
-    def effects(self, *, kind: str, layer: int | None = None) -> dict[str, Any]:
+    def effects(self, *, kind: str, layer: int | None = None) -> replies.Effects:
         """How log p changes without each head, in a layer or in all; needs a model and a target."""
         raise Unable(_NO_MODEL)
 
-    def knockout(self, *, heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def knockout(self, *, heads: Sequence[replies.HeadPlace]) -> replies.Without:
         """How log p changes without some heads; needs a model and a target."""
         raise Unable(_NO_MODEL)
 
@@ -294,16 +316,17 @@ def _span(name: str, text: str | None, count: int) -> tuple[int, int]:
 # --- numbers ---
 
 
-def numbers(x: Tensor) -> Any:
-    """Nested lists; NaN and infinity as in :func:`number`."""
-    return x.tolist() if bool(x.isfinite().all()) else _each(x.tolist())
+def numbers(x: Tensor) -> list[Any]:
+    """Lists, nested as the tensor's dims are; NaN and infinity as in :func:`number`."""
+    found: list[Any] = x.tolist()
+    return found if bool(x.isfinite().all()) else _to_json(found)
 
 
-def _each(x: Any) -> Any:
-    return [_each(each) for each in x] if isinstance(x, list) else number(x)
+def _to_json(x: list[Any]) -> list[Any]:
+    return [_to_json(each) if isinstance(each, list) else number(each) for each in x]
 
 
-def number(x: float) -> float | str | None:
+def number(x: float) -> replies.Number:
     """JSON has no NaN: it is "NaN", and ∞ "Infinity"; −∞, a masked score, is null.
 
     >>> [number(x) for x in (0.5, float("nan"), float("inf"), -float("inf"))]

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.explorer.http import replies
 from regard.explorer.initial_view import HeadChoice, InitialView
-from regard.explorer.packer import Packer, length, text
+from regard.explorer.packer import Packed, Packer, length, text
 from regard.explorer.scores import formula, terms
 from regard.trace import Trace
 from regard.trace._call import Call
@@ -26,6 +27,33 @@ VERSION = 1
 TOKENS = 512  # on a side
 WEIGHTS = 48_000_000  # characters that weights may take at most
 ROOM = 4_000_000  # characters that all may take, where weights leave so many
+
+
+class _PackedHead(TypedDict):
+    head: int | None
+    q: Packed
+    k: Packed
+    v: Packed
+    recorded: Packed | None
+    output: Packed | None
+    allowed: str | None
+
+
+class PackedHead(_PackedHead, total=False):
+    products: Packed
+    scaled: Packed
+
+
+class PackedLayer(TypedDict):
+    kind: str
+    layer: int
+    score: str
+    formula: str
+    terms: str
+    scale: float | None
+    query_inputs: Packed | None
+    key_inputs: Packed | None
+    heads: list[PackedHead]
 
 
 @dataclass
@@ -43,15 +71,15 @@ class Budget:
 
 def document(
     trace: Trace,
-    described: dict[str, Any],
-    measures: list[dict[str, Any]],
+    described: replies.Described,
+    measures: list[replies.Heads],
     *,
     version: str,
     opened: InitialView,
     item: int = 0,
     bits: int = 16,
     room: int = ROOM,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """``described`` is what the service says of the trace, ``measures`` what it says of its heads, by kind."""
     refuse_long(trace)
     size = _weights_length(trace, bits)
@@ -98,7 +126,7 @@ def refuse_long(trace: Trace) -> None:
 # --- matrices ---
 
 
-PackedMatrix = tuple[Packer, Any]
+PackedMatrix = tuple[Packer, object]
 
 
 def _weights_length(trace: Trace, bits: int) -> int:
@@ -154,7 +182,7 @@ def _steps(trace: Trace, item: int, opened: HeadChoice, room: Budget) -> PackedM
     packer = Packer(bits=16, signed=True)
     order = list(_order(trace, opened))
     rich = sum(_length(trace, place, True) for place in order) <= room.left
-    layers: dict[tuple[str, int], dict[str, Any]] = {}
+    layers: dict[tuple[str, int], PackedLayer] = {}
     for number, place in enumerate(order):
         full = rich or number == 0
         size = _length(trace, place, full)
@@ -171,7 +199,7 @@ def _steps(trace: Trace, item: int, opened: HeadChoice, room: Budget) -> PackedM
         if layer["score"] == name:  # a layer has one score here
             layer["heads"].append(_head(place, found, layer["scale"], packer, full))
     for layer in layers.values():
-        layer["heads"].sort(key=lambda one: one["head"])
+        layer["heads"].sort(key=lambda one: one["head"] or 0)
     kinds = list(trace.kinds)
     ordered = [layers[at] for at in sorted(layers, key=lambda at: (kinds.index(at[0]), at[1]))]
     return (packer, ordered) if ordered else None
@@ -209,7 +237,7 @@ def _length(trace: Trace, place: HeadChoice, full: bool) -> int:
     return length(1, numbers, 16) + 16 * (queries + keys)
 
 
-def _layer(trace: Trace, place: HeadChoice, name: str, found: Vectors, packer: Packer, item: int) -> dict[str, Any]:
+def _layer(trace: Trace, place: HeadChoice, name: str, found: Vectors, packer: Packer, item: int) -> PackedLayer:
     calls = _calls(trace, place)
     asked = [call.query_input for call in calls]
     known = [x[item] for x in asked if x is not None]
@@ -230,12 +258,12 @@ def _layer(trace: Trace, place: HeadChoice, name: str, found: Vectors, packer: P
     }
 
 
-def _head(place: HeadChoice, found: Vectors, scale: float | None, packer: Packer, full: bool) -> dict[str, Any]:
-    def maybe(x: Tensor | None) -> Any:
+def _head(place: HeadChoice, found: Vectors, scale: float | None, packer: Packer, full: bool) -> PackedHead:
+    def maybe(x: Tensor | None) -> Packed | None:
         return None if x is None else packer.pack(x)
 
     scaled = found.all_scaled() if found.scale is None or found.scale != scale else None
-    out = {
+    out: PackedHead = {
         "head": place.head,
         "q": packer.pack(found.q),
         "k": packer.pack(found.k),
@@ -244,8 +272,11 @@ def _head(place: HeadChoice, found: Vectors, scale: float | None, packer: Packer
         "output": maybe(found.output if full else None),
         "allowed": _allowed(found.allowed),
     }
-    extra = {"products": found.products, "scaled": scaled}
-    return out | {name: packer.pack(x) for name, x in extra.items() if x is not None}
+    if found.products is not None:
+        out["products"] = packer.pack(found.products)
+    if scaled is not None:
+        out["scaled"] = packer.pack(scaled)
+    return out
 
 
 def _allowed(seen: Tensor) -> str | None:

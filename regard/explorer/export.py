@@ -10,18 +10,23 @@ import json
 import os
 import sys
 from base64 import b64encode
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from regard.explorer.answers import NOTHING, Answers
 from regard.explorer.document import ROOM, document, refuse_long
-from regard.explorer.initial_view import initial_view
+from regard.explorer.http import replies
+from regard.explorer.initial_view import ViewOptions, initial_view
 from regard.explorer.view import record
 from regard.files.whole import write_whole
 from regard.tasks.translation.output import TranslationOutput
 from regard.tasks.translation.translator import Translator
 from regard.trace import Trace
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 FOLDER = Path(__file__).parent / "static"
 
@@ -47,12 +52,20 @@ _PAGE = """<!doctype html>
 """
 
 
-def save(trace: Trace, path: str | os.PathLike[str], *, item: int = 0, title: str = "", **options: Any) -> int:
+class PageOptions(ViewOptions, total=False):
+    """Options of :func:`page`."""
+
+    title: str
+    bits: int
+    room: int
+
+
+def save(trace: Trace, path: str | os.PathLike[str], *, item: int = 0, **options: Unpack[PageOptions]) -> int:
     """Writes the page of a trace; options are those of :func:`page`. Its size in bytes."""
-    return write(Answers(trace, name=title, item=item), path, title=title, **options)
+    return write(Answers(trace, name=options.get("title", ""), item=item), path, **options)
 
 
-def write(answers: Answers, path: str | os.PathLike[str], **options: Any) -> int:
+def write(answers: Answers, path: str | os.PathLike[str], **options: Unpack[PageOptions]) -> int:
     """Writes a page, whole or not at all; options are those of :func:`page`. Its size in bytes."""
     content = page(answers, **options)
     write_whole(Path(path), content)
@@ -65,16 +78,15 @@ def page(
     title: str = "",
     bits: int = 16,
     room: int = ROOM,
-    about: dict[str, Any] | None = None,
-    **chosen: Any,
+    **chosen: Unpack[ViewOptions],
 ) -> bytes:
     """The page, the same bytes for the same trace.
 
     Numbers have ``bits`` bits. ``room`` is the size up to which norms, rollout and vectors are added to the weights.
-    ``about`` replaces parts of what the answers say of the trace. ``chosen`` are options of :func:`initial_view`.
+    ``chosen`` are options of :func:`initial_view`.
     """
     refuse_long(answers.trace)
-    described = _described(answers, title) | (about or {})
+    described = _describe(answers, title)
     opened = initial_view(answers.trace, alignment=described["alignment"], **chosen)
     found = document(
         answers.trace,
@@ -86,7 +98,7 @@ def page(
         bits=bits,
         room=room,
     )
-    shown = title or described["source"]["text"] or "attention"
+    shown = title or (described["source"] or NOTHING)["text"] or "attention"
     return html(found, title=f"{shown[:80]} · regard", version=_version())
 
 
@@ -116,24 +128,24 @@ def translation(
     if not target.strip():
         return False
     answers = record(translator, text, target, own=True)
-    answers.copies = best.copies if len(best.attention) == 1 else ()
-    about = {"model": translator.name, "note": note}
+    answers.note, answers.copies = note, best.copies if len(best.attention) == 1 else ()
     view = "align" if kind == "cross" else "sentence"
-    write(answers, path, title=text, view=view, kind=kind, layer=layer, head=head, about=about)
+    write(answers, path, title=text, view=view, kind=kind, layer=layer, head=head)
     return True
 
 
-def _described(answers: Answers, title: str) -> dict[str, Any]:
+def _describe(answers: Answers, title: str) -> replies.Described:
     """What the service says of the trace, with an empty side where there is none."""
-    found = answers.described()
-    sides = {name: found[name] or NOTHING for name in ("source", "target")}
-    return {**found, **sides, "model": found["model"] or title or "trace"}
+    found = answers.describe()
+    found["source"], found["target"] = found["source"] or NOTHING, found["target"] or NOTHING
+    found["model"] = found["model"] or title or "trace"
+    return found
 
 
 # --- the file ---
 
 
-def html(document: dict[str, Any], *, title: str, version: str, folder: Path = FOLDER) -> bytes:
+def html(document: Mapping[str, object], *, title: str, version: str, folder: Path = FOLDER) -> bytes:
     """A document with the program that shows it."""
     script, style = _bundle(folder / "app.js"), _bundle(folder / "app.css")
     policy = (
@@ -145,7 +157,7 @@ def html(document: dict[str, Any], *, title: str, version: str, folder: Path = F
     return whole.encode("utf-8", "replace")  # a lone surrogate in a title; in the data it is escaped
 
 
-def escape_json(value: Any) -> str:
+def escape_json(value: object) -> str:
     """JSON that can stand in a script element: plain ASCII, and no token of any text can end the element.
 
     >>> escape_json("</script><!-- é")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 from urllib.parse import urlencode
 
+from regard.explorer.http.replies import Alignment
 from regard.trace import Trace
 
 VIEWS = ("sentence", "steps", "heads", "compare", "align")
@@ -26,6 +26,16 @@ class InitialView(NamedTuple):
     place: HeadChoice
 
 
+class ViewOptions(TypedDict, total=False):
+    """Options of :func:`initial_view`."""
+
+    view: str
+    kind: str | None
+    layer: int | None
+    head: int | str | None
+    query: int | None
+
+
 def initial_view(
     trace: Trace,
     *,
@@ -34,7 +44,7 @@ def initial_view(
     layer: int | None = None,
     head: int | str | None = None,
     query: int | None = None,
-    alignment: Mapping[str, Any] | None = None,
+    alignment: Alignment | None = None,
 ) -> InitialView:
     """Anything left out is chosen by the page: the first kind, layer and head, or for cross-attention the alignment's.
 
@@ -48,8 +58,7 @@ def initial_view(
     chosen = next(iter(trace.kinds)) if kind is None else kind
     if chosen not in trace.kinds:
         raise ValueError(f"kind: expected one of those recorded ({', '.join(trace.kinds)}), got {kind!r}")
-    usual = (alignment or {}) if chosen == "cross" else {}
-    place = HeadChoice(chosen, *_head(trace, chosen, layer, head, usual))
+    place = HeadChoice(chosen, *_head(trace, chosen, layer, head, alignment if chosen == "cross" else None))
     queries = trace.shape(place.layer, kind=chosen, call=None)[2]
     if query is not None and not 0 <= query < queries:
         raise ValueError(f"query: there are {queries}, from 0; got {query}")
@@ -58,13 +67,14 @@ def initial_view(
 
 
 def _head(
-    trace: Trace, kind: str, layer: int | None, head: int | str | None, usual: Mapping[str, Any]
+    trace: Trace, kind: str, layer: int | None, head: int | str | None, usual: Alignment | None
 ) -> tuple[int, int | None]:
     layers, heads = trace.kinds[kind], trace.shape(0, kind=kind)[1]
-    layer = (usual.get("layer") or 0) if layer is None else layer
+    if layer is None:
+        layer = (usual and usual["layer"]) or 0
     if not 0 <= layer < layers:
         raise ValueError(f"layer: there are {layers} of kind {kind!r}, from 0; got {layer}")
-    number = (usual.get("head") or 0) if head is None else None if head == "mean" else head
+    number = ((usual and usual["head"]) or 0) if head is None else None if head == "mean" else head
     if not (number is None or (isinstance(number, int) and 0 <= number < heads)):
         raise ValueError(f'head: there are {heads} of kind {kind!r}, from 0, and "mean"; got {head!r}')
     return layer, number

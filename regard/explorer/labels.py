@@ -10,7 +10,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from regard.explorer.http import replies
 
 _SPECIAL = re.compile(r"\[(CLS|SEP|PAD)\]|</?(s|pad|bos|eos)>|<\|[^|<>]+\|>")
 _BEGINS = ("Ġ", "▁")
@@ -51,19 +52,19 @@ class Labels:
         return cls(list(tokens), "".join(parts), spans, words)
 
     @classmethod
-    def of_side(cls, side: dict[str, Any]) -> Labels:
+    def of_side(cls, side: replies.Side) -> Labels:
         """From a side of a translation, which knows its words."""
         tokens = side["tokens"]
         spans = [(token["start"], token["end"]) for token in tokens]
         return cls([token["text"] for token in tokens], side["text"], spans, [token["word"] for token in tokens])
 
-    def side(self) -> dict[str, Any]:
+    def side(self) -> replies.Side:
         """As the page shows it."""
         words: dict[int, list[int]] = {}
         for (start, end), word in zip(self.spans, self.words, strict=True):
             if word >= 0:
                 words.setdefault(word, [start, end])[1] = end
-        tokens = [
+        tokens: list[replies.Token] = [
             {"text": self.text[start:end] or token, "start": start, "end": end, "word": word}
             for token, (start, end), word in zip(self.tokens, self.spans, self.words, strict=True)
         ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from torch import nn
+
 from regard.explorer.answers import Unable
+from regard.explorer.http import replies
 from regard.explorer.http.schema import Invalid
 from regard.explorer.qa import QAService
 from regard.explorer.summarization import SummarizationService
@@ -15,19 +18,23 @@ from regard.tasks.qa.answerer import Answerer
 from regard.tasks.summarization.summarizer import Summarizer
 from regard.tasks.translation.translator import Translator
 
+TaskModel = Translator | Summarizer | Answerer
 
-class Served(Protocol):
+
+class ModelService(Protocol):
     """A model and what the service does with it; made once, when it has been run once, so the first request is quick.
 
     ``limit`` is how many subwords a sentence, a document or a question may have, ``kinds`` what a trace of it has.
     """
 
-    task: str
-    model: Any
+    task: replies.Task
     limit: int
-    kinds: list[dict[str, Any]]
+    kinds: list[replies.Kind]
 
-    def run(self, name: str, options: Any, requests: list[Any]) -> list[Any]:
+    @property
+    def model(self) -> nn.Module: ...
+
+    def run(self, name: str, options: Any, requests: list[Any]) -> Sequence[object]:
         """An answer to each request, or an exception; all with the same options."""
 
 
@@ -35,16 +42,16 @@ class BatchKey(NamedTuple):
     """What requests have in common that are done together."""
 
     name: str
-    options: Any
+    options: Hashable
 
 
 class Models:
     """Models by name; the first of each task is its default."""
 
-    def __init__(self, models: Iterable[Any]) -> None:
-        self._known: dict[str, Served] = {}
+    def __init__(self, models: Iterable[TaskModel]) -> None:
+        self._known: dict[str, ModelService] = {}
         for model in models:
-            self._known[_free(model.name, self._known)] = _served(model)
+            self._known[_free(model.name, self._known)] = _service(model)
 
     @classmethod
     def load(cls, names: Iterable[str], device: str | None = None) -> Models:
@@ -66,7 +73,7 @@ class Models:
             raise Invalid(f"model: {wanted[:60]!r} is for {other}; for {task} there are {', '.join(known)}")
         raise Invalid(f"model: there is no {wanted[:60]!r}; there are {', '.join(known)}")
 
-    def described(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[replies.Model]:
         """What /api/models tells of each."""
         return [
             {
@@ -81,12 +88,12 @@ class Models:
             for name, each in self._known.items()
         ]
 
-    def run(self, key: BatchKey, requests: list[Any]) -> list[Any]:
+    def run(self, key: BatchKey, requests: list[Any]) -> Sequence[object]:
         """What becomes of requests for one model with the same options."""
         return self._known[key.name].run(key.name, key.options, requests)
 
 
-def _served(model: Any) -> Served:
+def _service(model: TaskModel) -> ModelService:
     if isinstance(model, Translator):
         return TranslationService(model)
     if isinstance(model, Summarizer):

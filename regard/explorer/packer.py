@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 _TYPES = {(8, False): "u1", (8, True): "i1", (16, False): "<u2", (16, True): "<i2"}
+
+
+class Packed(TypedDict):
+    """A matrix as text."""
+
+    shape: list[int]
+    bits: int
+    signed: bool
+    scale: str
+    data: str
+
+
+class Exactness(TypedDict):
+    """Bits of a number, and the largest error."""
+
+    bits: int
+    error: float
 
 
 class Packer:
@@ -28,11 +46,11 @@ class Packer:
         self.bits, self.signed, self.error = bits, signed, 0.0
 
     @property
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> Exactness:
         """How exact it all is."""
         return {"bits": self.bits, "error": self.error}
 
-    def pack(self, matrix: Tensor) -> dict[str, Any]:
+    def pack(self, matrix: Tensor) -> Packed:
         """[R, C] → data [R, C] and scale [R] with data · scale ≈ matrix, a row of zeros with scale 1.
 
         The scale of a row is float32(max |x| / the largest whole number), so that no error is over half of it (but for
@@ -56,7 +74,7 @@ class Packer:
         }
 
 
-def text(array: np.ndarray[Any, Any]) -> str:
+def text(array: npt.NDArray[np.generic]) -> str:
     """The bytes of an array in base64."""
     return b64encode(array.tobytes()).decode()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.align.attention import links
 from regard.explorer.answers import numbers
+from regard.explorer.http import replies
 from regard.tasks.translation.translator import Look
 from regard.text.subwords import Encoded
 
@@ -18,24 +18,26 @@ SentencePart = tuple[int, str, Encoded]
 """Where a sentence begins in the text, the sentence, and its subwords."""
 
 
-def source_side(text: str, parts: Sequence[SentencePart]) -> dict[str, Any]:
+def source_side(text: str, parts: Sequence[SentencePart]) -> replies.Side:
     """As the encoder reads it: the end symbol comes last."""
     side = _side(text, parts)
     side["tokens"].append({"text": "</s>", "start": len(text), "end": len(text), "word": -1})
     return side
 
 
-def target_side(text: str, parts: Sequence[SentencePart]) -> dict[str, Any]:
+def target_side(text: str, parts: Sequence[SentencePart]) -> replies.Side:
     """As the decoder reads it: the start symbol comes first."""
     side = _side(text, parts)
     side["tokens"].insert(0, {"text": "<s>", "start": 0, "end": 0, "word": -1})
     return side
 
 
-def alignment(weights: Tensor, look: Look, aer: float | None = None) -> dict[str, Any]:
+def alignment(weights: Tensor, look: Look, aer: float | None = None) -> replies.Alignment:
     """Word weights [J, I] to seven digits, which ones they are, and the links they give."""
     found = sorted(map(list, links(weights)))
-    return {"weights": numbers(weights.round(decimals=7)), "links": found, **look._asdict(), "aer": aer}
+    layer, head, shift = look
+    matrix = numbers(weights.round(decimals=7))
+    return {"weights": matrix, "links": found, "layer": layer, "head": head, "shift": shift, "aer": aer}
 
 
 def place_sentences(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list[SentencePart]:
@@ -53,7 +55,7 @@ def place_sentences(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list
     return parts
 
 
-def passage(text: str) -> dict[str, Any]:
+def passage(text: str) -> replies.Passage:
     """A text and its words.
 
     >>> passage(" a  bc")["words"]
@@ -62,27 +64,27 @@ def passage(text: str) -> dict[str, Any]:
     return {"text": text, "words": list(_words(text))}
 
 
-def weights(of_words: Tensor | None, shape: tuple[int, int]) -> list[list[float]]:
+def weights(of_words: Tensor | None, shape: tuple[int, int]) -> replies.Matrix:
     """Weights of words on both sides, to six digits; 0 for words at the end that have none."""
     out = torch.zeros(shape, dtype=torch.float64)
     if of_words is not None:
         rows, columns = of_words.shape
         out[:rows, :columns] = of_words
-    found: list[list[float]] = out.numpy().round(6).tolist()
+    found: replies.Matrix = out.numpy().round(6).tolist()
     return found
 
 
-def _words(text: str) -> Iterator[dict[str, Any]]:
+def _words(text: str) -> Iterator[replies.Word]:
     for match in re.finditer(r"\S+", text):
         yield {"text": match[0], "start": match.start(), "end": match.end()}
 
 
-def _side(text: str, parts: Sequence[SentencePart]) -> dict[str, Any]:
-    tokens: list[dict[str, Any]] = []
+def _side(text: str, parts: Sequence[SentencePart]) -> replies.Side:
+    tokens: list[replies.Token] = []
     words = list(_words(text))
     for begin, sentence, encoded in parts:
         first = sum(word["end"] <= begin for word in words)
         for (start, end), word in zip(encoded.offsets, encoded.words, strict=True):
-            place = {"text": sentence[start:end], "start": begin + start, "end": begin + end}
-            tokens.append(place | {"word": word if word < 0 else first + word})
+            at = word if word < 0 else first + word
+            tokens.append({"text": sentence[start:end], "start": begin + start, "end": begin + end, "word": at})
     return {"text": text, "tokens": tokens, "words": words}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from regard.explorer.http import replies
 from regard.explorer.http.schema import Invalid
 from regard.explorer.sides import weights
 from regard.tasks.summarization.summarizer import Summarizer, SummaryOutput
@@ -20,42 +21,44 @@ class SummaryOptions(NamedTuple):
 class SummarizationService:
     """Summaries by one model."""
 
-    task = "summarization"
-    kinds: list[dict[str, Any]]
+    task: replies.Task = "summarization"
+    kinds: list[replies.Kind]
 
     def __init__(self, summarizer: Summarizer) -> None:
         self.summarizer, self.model, self.limit = summarizer, summarizer.model, summarizer.limit
         self.kinds = []
         summarizer.outputs(["a"], beam=1, max_length=2)
 
-    def run(self, name: str, way: SummaryOptions, requests: Sequence[str]) -> list[dict[str, Any] | Invalid]:
+    def run(self, name: str, way: SummaryOptions, requests: Sequence[str]) -> list[replies.Summary | Invalid]:
         """The summaries of documents, each with what its words were made of."""
         found = self.summarizer.outputs(requests, beam=way.beam, length=way.length)
         return [
-            Invalid(f"text: {output.problem}") if output.problem else {**_told(text, output), "model": name}
+            Invalid(f"text: {output.problem}") if output.problem else _reply(name, text, output)
             for text, output in zip(requests, found, strict=True)
         ]
 
 
-def _told(text: str, output: SummaryOutput) -> dict[str, Any]:
+def _reply(name: str, text: str, output: SummaryOutput) -> replies.Summary:
     summary = output.summaries[0]
     shape = len(summary.words), len(summary.source)
+    words: list[replies.Word] = [{"text": word, "start": start, "end": end} for word, start, end in summary.source]
     return {
         "summary": summary.text,
-        "source": {"text": text, "words": [word._asdict() for word in summary.source]},
-        "target": {"text": summary.text, "words": list(_placed(summary.text, summary.words))},
+        "source": {"text": text, "words": words},
+        "target": {"text": summary.text, "words": list(_find_words(summary.text, summary.words))},
         "attention": weights(summary.attention, shape),
-        "copied": [copied._asdict() for copied in summary.copied],
+        "copied": [{"probability": p, "position": position} for p, position in summary.copied],
         "score": summary.score,
         "log_prob": summary.log_prob,
+        "model": name,
         "note": output.note,
     }
 
 
-def _placed(text: str, words: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _find_words(text: str, words: Sequence[str]) -> Iterator[replies.Word]:
     """Words with where they are in the text; what is not there as it is (half a character) is nowhere.
 
-    >>> [(word["start"], word["end"]) for word in _placed("a b\\na", ["a", "b", "�", "a"])]
+    >>> [(word["start"], word["end"]) for word in _find_words("a b\\na", ["a", "b", "�", "a"])]
     [(0, 1), (2, 3), (3, 3), (4, 5)]
     """
     at = 0

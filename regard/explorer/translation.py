@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from regard.decode.search import SearchOptions
 from regard.explorer import view
+from regard.explorer.http import replies
 from regard.explorer.http.schema import Invalid
 from regard.explorer.sides import alignment, place_sentences, source_side, target_side
 from regard.tasks.translation.output import TranslationOutput
@@ -26,14 +27,14 @@ class TranslationRequest:
 class RecordedTranslation(NamedTuple):
     """The answer to a request for a trace, and what is kept for rows, tiles and steps."""
 
-    answer: dict[str, Any]
+    answer: replies.Described
     kept: view.Recording
 
 
 class TranslationService:
     """Translations by one model."""
 
-    task = "translation"
+    task: replies.Task = "translation"
 
     def __init__(self, translator: Translator) -> None:
         self.translator, self.model, self.limit = translator, translator.model, translator.limit
@@ -41,12 +42,12 @@ class TranslationService:
 
     def run(
         self, name: str, beam: int | None, requests: Sequence[TranslationRequest]
-    ) -> list[dict[str, Any] | RecordedTranslation | Invalid]:
+    ) -> list[replies.Translation | RecordedTranslation | Invalid]:
         """What becomes of texts; a beam of None is the model's own."""
-        outputs = self._translated(requests, beam)
+        outputs = self._outputs(requests, beam)
         return [self._answer(name, request, output) for request, output in zip(requests, outputs, strict=True)]
 
-    def _translated(self, requests: Sequence[TranslationRequest], beam: int | None) -> list[TranslationOutput]:
+    def _outputs(self, requests: Sequence[TranslationRequest], beam: int | None) -> list[TranslationOutput]:
         """Outputs, with attention where no trace will be recorded; a given target is taken as it is.
 
         What cannot be traced is not translated either: :func:`view.record` tells why.
@@ -64,27 +65,27 @@ class TranslationService:
 
     def _answer(
         self, name: str, request: TranslationRequest, output: TranslationOutput
-    ) -> dict[str, Any] | RecordedTranslation | Invalid:
+    ) -> replies.Translation | RecordedTranslation | Invalid:
         if output.problem:
             return Invalid(f"text: {output.problem}")
         try:
             if not request.trace:
-                return {**_translation(self.translator, request.text, output), "model": name}
+                return _reply(name, self.translator, request.text, output)
             target = output.text if request.target is None else request.target
             kept = view.record(self.translator, request.text, target, own=request.target is None)
             kept.model, kept.note = name, output.note
             kept.copies = () if request.target is not None else output.translations[0].copies
-            return RecordedTranslation(kept.described(), kept)
+            return RecordedTranslation(kept.describe(), kept)
         except Invalid as problem:  # the others of the batch have their answers
             return problem
 
 
-def _kinds(translator: Translator) -> list[dict[str, Any]]:
+def _kinds(translator: Translator) -> list[replies.Kind]:
     """What a model has to look at; how long rows and columns are depends on the text."""
-    return [
-        {name: value for name, value in kind.items() if name not in ("queries", "keys")}
-        for kind in view.record(translator, "a", "a").kinds()
-    ]
+    kinds = view.record(translator, "a", "a").kinds()
+    for kind in kinds:
+        del kind["queries"], kind["keys"]
+    return kinds
 
 
 def _to_translate(translator: Translator, request: TranslationRequest) -> bool:
@@ -93,7 +94,7 @@ def _to_translate(translator: Translator, request: TranslationRequest) -> bool:
     return not request.trace or 0 < len(translator.subwords.encode(request.text).ids) <= translator.limit
 
 
-def _translation(translator: Translator, text: str, output: TranslationOutput) -> dict[str, Any]:
+def _reply(name: str, translator: Translator, text: str, output: TranslationOutput) -> replies.Translation:
     """A translation with both sides and its word links; a text may have been cut into sentences."""
     found = output.translations[0]
     sources = [(shown.read, shown.source) for shown in found.attention]
@@ -101,6 +102,7 @@ def _translation(translator: Translator, text: str, output: TranslationOutput) -
     layers = found.attention[0].weights.shape[0] if found.attention else 1
     return {
         "translation": found.text,
+        "model": name,
         "source": source_side(text, place_sentences(text, sources)),
         "target": target_side(found.text, place_sentences(found.text, targets)),
         "alignment": alignment(translator.word_weights(found), translator.look(layers)),

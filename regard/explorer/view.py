@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from regard.align.error_rate import quality
 from regard.align.formats import parse
 from regard.align.link import Alignment
 from regard.explorer.answers import SIDES, Answers, head_of, number, numbers, reading
+from regard.explorer.http import replies
 from regard.explorer.http.schema import Empty, Invalid
 from regard.explorer.labels import Labels
 from regard.explorer.sides import alignment, source_side, target_side
@@ -45,7 +45,7 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
     if isinstance(model, RNNSeq2Seq):
         for (
             call
-        ) in trace.recorded:  # with location features its keys come transformed; they were made of h, as values are
+        ) in trace.recorded:  # with location features its keys come transformed: they were made of h, as values are
             call.k = call.problems[0].v if call.k is None else call.k
     return Recording(translator, trace, (text, source), (target, wanted))
 
@@ -78,12 +78,14 @@ class Recording(Answers):
         sides = source_side(source[0], [(0, *source)]), target_side(target[0], [(0, *target)])
         self._sides = dict(zip(("source", "target"), sides, strict=True))
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> replies.Described:
         """Both sides, the kinds, and the alignment that the model's own settings give."""
-        told = {"translation": self._target[0], "model": self.model, "alignment": self.align(), "note": self.note}
-        return {**super().described(), **told}
+        found = super().describe()
+        found["translation"], found["model"] = self._target[0], self.model
+        found["alignment"], found["note"] = self.align(), self.note
+        return found
 
-    def _side(self, name: str) -> dict[str, Any]:
+    def _side(self, name: str) -> replies.Side:
         return self._sides[name]
 
     def _side_names(self, kind: str) -> tuple[str, str]:
@@ -100,7 +102,7 @@ class Recording(Answers):
         head: str | None = None,
         shift: str | None = None,
         gold: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> replies.Alignment:
         """Word links by cross-attention, and their error rate where right ones are given."""
         turned = None if shift is None else shift == "1"
         with reading():
@@ -115,7 +117,7 @@ class Recording(Answers):
 
     # --- without heads ---
 
-    def effects(self, *, kind: str, layer: int | None = None) -> dict[str, Any]:
+    def effects(self, *, kind: str, layer: int | None = None) -> replies.Effects:
         """How the target's log-probability changes without each head, [layers][heads], or of one layer, [1][heads]."""
         with reading():
             _, heads, _, _ = self.trace.shape(layer or 0, kind=kind, call=None)
@@ -126,7 +128,7 @@ class Recording(Answers):
             ]
         return {"kind": kind, "base": number(base.item()), "change": numbers(torch.tensor(alone))}
 
-    def knockout(self, *, heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def knockout(self, *, heads: Sequence[replies.HeadPlace]) -> replies.Without:
         """The target's log-probability without these heads, and how that of each token changes.
 
         ``tokens`` are those that are predicted: the target's subwords, then </s>.

@@ -10,32 +10,31 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from regard.explorer.answers import SHOWN, Answers, Unable
 from regard.explorer.document import has_rollout
-from regard.explorer.http import api, shapes
+from regard.explorer.http import api, replies, shapes
 from regard.explorer.http.limits import ServiceLimits
-from regard.explorer.http.schema import Invalid, check_value, from_text
-from regard.explorer.initial_view import initial_view
+from regard.explorer.http.schema import Arguments, Invalid, check_value, from_text
+from regard.explorer.initial_view import ViewOptions, initial_view
 from regard.explorer.view import Recording
 from regard.trace import Trace
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from regard.explorer._widget import Explorer
 
 FOLDER = Path(__file__).parent / "widget"
 TRACE = "0"  # the only one there is
 logger = logging.getLogger(__name__)
 
-Reply = tuple[Any, list[bytes]]
+Reply = tuple[object, list[bytes]]
 """What is sent as JSON, and what beside it as bytes."""
 
 
-def show(
-    trace: Trace | Answers,
-    *,
-    name: str = "",
-    item: int = 0,
-    **chosen: Any,
-) -> Any:
+def show(trace: Trace | Answers, *, name: str = "", item: int = 0, **chosen: Unpack[ViewOptions]) -> Explorer:
     """The explorer as a widget; see :func:`regard.show`."""
     try:
         import anywidget  # noqa: F401
@@ -80,7 +79,7 @@ class Desk:
         self._known = {operation.name: operation for operation in api.operations(self._limits)}
         self._schemas = shapes.schemas(self._limits)
 
-    def can(self) -> dict[str, Any]:
+    def can(self) -> dict[str, object]:
         """The features of the widget; those that need a model it lacks are not shown."""
         translated = isinstance(self.answers, Recording)
         views = ["sentence", "steps", "heads", "compare"] + ["align"] * translated + ["long"]
@@ -100,11 +99,11 @@ class Desk:
         }
         return [name for name, found in there.items() if found]
 
-    def ask(self, question: Any) -> Reply:
+    def ask(self, question: object) -> Reply:
         """The answer to a question, or its problem; never an exception."""
         number = question.get("id") if isinstance(question, Mapping) else None
         try:
-            ok, buffers = self._answered(question)
+            ok, buffers = self._answer(question)
             return {"id": number, "ok": ok}, buffers
         except Unable as problem:
             return {"id": number, "error": str(problem), "status": 409}, []
@@ -114,7 +113,7 @@ class Desk:
             logger.exception("a question of the widget failed")
             return {"id": number, "error": f"something went wrong: {problem!r}", "status": 500}, []
 
-    def _answered(self, question: Any) -> Reply:
+    def _answer(self, question: object) -> Reply:
         if not isinstance(question, Mapping) or not isinstance(question.get("params", {}), Mapping):
             raise Invalid("expected a question: an id, a method and its params")
         name, given = str(question.get("method")), dict(question.get("params") or {})
@@ -126,40 +125,51 @@ class Desk:
 
     # --- requests ---
 
-    def models(self, _: dict[str, Any]) -> Reply:
-        kinds = self.answers.kinds()
-        described = self.answers.described()
-        one = {"name": described["model"] or self.answers.name or "trace", "architecture": "", "parameters": 0}
-        known = {**one, "task": "translation", "default": True, "kinds": kinds, "limit": 0}
-        found = {"models": [known], "scores": list(shapes.SCORES), "measures": self.measures()}
-        return {**found, "version": str(sys.modules["regard"].__version__)}, []
+    def models(self, _: Arguments) -> Reply:
+        described = self.describe()
+        model: replies.Model = {
+            "name": described["model"],
+            "task": "translation",
+            "architecture": "",
+            "parameters": 0,
+            "default": True,
+            "kinds": described["kinds"],
+            "limit": 0,
+        }
+        found: replies.Models = {
+            "models": [model],
+            "scores": list(shapes.SCORES),
+            "measures": self.measures(),
+            "version": str(sys.modules["regard"].__version__),
+        }
+        return found, []
 
-    def traces(self, _: dict[str, Any]) -> Reply:
+    def traces(self, _: Arguments) -> Reply:
         return {"traces": [{"id": TRACE, "name": self.answers.name, "kinds": self.answers.kinds()}]}, []
 
-    def described(self, _: dict[str, Any]) -> Reply:
-        found = self.answers.described()
-        return {**found, "id": TRACE, "model": found["model"] or self.answers.name or "trace"}, []
+    def describe(self) -> replies.Trace:
+        found = self.answers.describe()
+        return {**found, "id": TRACE, "model": found["model"] or self.answers.name or "trace"}
 
-    def tile(self, given: dict[str, Any]) -> Reply:
-        found = self.answers.tile(**self._checked("tile", given), limit=self._limits.side)
+    def tile(self, given: Arguments) -> Reply:
+        found = self.answers.tile(**self._check("tile", given), limit=self._limits.side)
         shape = {"shape": list(found.values.shape), "exact": "exact" if found.exact else "sampled"}
         return shape, [found.values.astype("<f4").tobytes()]
 
-    def tokens(self, given: dict[str, Any]) -> Reply:
-        arguments = self._checked("tokens", given)
+    def tokens(self, given: Arguments) -> Reply:
+        arguments = self._check("tokens", given)
         return self.answers.tokens(first=arguments.pop("from", 0), end=arguments.pop("to", None), **arguments), []
 
-    def plain(self, name: str, given: dict[str, Any]) -> Reply:
+    def plain(self, name: str, given: Arguments) -> Reply:
         """Answers that have the same arguments here and there."""
-        method: Callable[..., Any] = getattr(self.answers, name)
-        return method(**self._checked(name, given)), []
+        method: Callable[..., object] = getattr(self.answers, name)
+        return method(**self._check(name, given)), []
 
-    def _checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _check(self, name: str, given: Arguments) -> Arguments:
         """Arguments as the service's description has them, with its defaults."""
         operation = self._known[name]
         if operation.body is not None:
-            found: dict[str, Any] = check_value(given, self._schemas[operation.body], where="body", known=self._schemas)
+            found: Arguments = check_value(given, self._schemas[operation.body], where="body", known=self._schemas)
             return found
         known = {key: schema for key, schema in operation.parameters.items() if key != "id"}
         arguments = {key: schema["default"] for key, schema in known.items() if "default" in schema}
@@ -170,14 +180,14 @@ class Desk:
         return arguments
 
 
-def _plain(name: str) -> Callable[[Desk, dict[str, Any]], Reply]:
+def _plain(name: str) -> Callable[[Desk, Arguments], Reply]:
     return lambda desk, given: desk.plain(name, given)
 
 
-METHODS: dict[str, Callable[[Desk, dict[str, Any]], Reply]] = {
+METHODS: dict[str, Callable[[Desk, Arguments], Reply]] = {
     "models": Desk.models,
     "traces": Desk.traces,
-    "described": Desk.described,
+    "described": lambda desk, _: (desk.describe(), []),
     "tile": Desk.tile,
     "tokens": Desk.tokens,
     **{name: _plain(name) for name in ("row", "steps", "align", "heads", "effects", "knockout", "search")},

@@ -267,7 +267,7 @@ def test_no_token_breaks_out_of_the_data(tmp_path):
     data = text.split('id="regard-data">')[1].split("</script>")[0]
     assert data.isascii() and not set("<>&") & set(data)
     tokens = [token["text"] for token in exported.document(path)["trace"]["source"]["tokens"]]
-    assert tokens == [token["text"] for token in Answers(trace).described()["source"]["tokens"]]
+    assert tokens == [token["text"] for token in Answers(trace).describe()["source"]["tokens"]]
     assert HOSTILE[0] in tokens
     assert len(re.findall("<script", text)) == 2 and len(re.findall("</script>", text)) == 2
     assert html.escape("</title><script>") in text

@@ -509,7 +509,7 @@ def test_two_towers_are_two_of_the_page_s_kinds(towers, tmp_path):
     words = list("abcdef")
     trace.label(words, kind="text_model self")
     answers = Answers(trace)
-    told = answers.described()
+    told = answers.describe()
     sides = {each["kind"]: (each["rows"], each["columns"]) for each in told["kinds"]}
     assert sides == {name: (name.split()[0],) * 2 for name in ("vision_model self", "text_model self")}
     tokens = {name: [token["text"] for token in side["tokens"]] for name, side in told["sides"].items()}

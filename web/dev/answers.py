@@ -1,4 +1,4 @@
-"""Writes src/lib/answers.ts: types of what the service answers, from its description (regard/explorer/http/shapes.py).
+"""Writes src/lib/answers.ts: types of what the service answers, from its description (regard/explorer/http/replies.py).
 
 python dev/answers.py    # in web/; a test says when it is due
 """
@@ -18,7 +18,7 @@ from regard.explorer.http import api, shapes  # noqa: E402  # of this copy of th
 from regard.explorer.http.limits import ServiceLimits  # noqa: E402
 
 FILE = WEB / "src" / "lib" / "answers.ts"
-HEAD = "// What the service answers. Written by `python dev/answers.py` from regard/explorer/http/shapes.py.\n"
+HEAD = "// What the service answers. Written by `python dev/answers.py` from regard/explorer/http/replies.py.\n"
 NUMBERS = ("integer", "number")
 OBVIOUS = "or a number"  # what is said of every number that may be NaN
 

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,9 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from regard.explorer.answers import Answers, Tile
-from regard.explorer.http import api, shapes
+from regard.explorer.http import api, replies, shapes
 from regard.explorer.http._wire import (
-    Arguments,
     body,
     error_response,
     no_route,
@@ -30,18 +29,18 @@ from regard.explorer.http._wire import (
 from regard.explorer.http.limits import ServiceLimits
 from regard.explorer.http.metrics import ServiceMetrics
 from regard.explorer.http.queue import Queue
-from regard.explorer.http.schema import Invalid, check_value
+from regard.explorer.http.schema import Arguments, Invalid, check_value
 from regard.explorer.http.security import App, Gate, Hosts
 from regard.explorer.models import BatchKey, Models
 from regard.explorer.page import File
 from regard.explorer.qa import QuestionRequest
 from regard.explorer.summarization import SummaryOptions
 from regard.explorer.traces import Recent, Traces
-from regard.explorer.translation import RecordedTranslation
-from regard.explorer.translation import TranslationRequest as Wanted
+from regard.explorer.translation import RecordedTranslation, TranslationRequest
 from regard.tasks.summarization.search import SummarySearch
 from regard.trace import wanted
 
+T = TypeVar("T")
 Handler = Callable[[Arguments], Awaitable[Response]]
 
 GONE = "this trace has expired: send the sentence again"
@@ -151,18 +150,21 @@ class Service:
         return to_json(api.openapi(self._limits, _version()))
 
     async def models(self, _: Arguments) -> Response:
-        known = {"models": self._models.described(), "scores": shapes.SCORES, "measures": shapes.MEASURES}
-        return to_json({**known, "version": _version()})
+        found: replies.Models = {
+            "models": self._models.describe(),
+            "scores": list(shapes.SCORES),
+            "measures": list(replies.MEASURES),
+            "version": _version(),
+        }
+        return to_json(found)
 
     async def translate(self, arguments: Arguments) -> Response:
-        return to_json(await self._translate(arguments, Wanted(arguments["text"])))
+        return to_json(await self._translate(arguments, TranslationRequest(arguments["text"])))
 
     async def summarize(self, arguments: Arguments) -> Response:
-        text, way = (
-            arguments["text"],
-            SummaryOptions(arguments.get("beam", SummarySearch.beam), arguments.get("length")),
-        )
-        key = BatchKey(self._models.name(arguments.get("model"), "summarization"), way)
+        text = arguments["text"]
+        options = SummaryOptions(arguments.get("beam", SummarySearch.beam), arguments.get("length"))
+        key = BatchKey(self._models.name(arguments.get("model"), "summarization"), options)
         _check_words("text", text, self._limits.document_words)
         return await self._ask(key, text, len(text))
 
@@ -173,31 +175,33 @@ class Service:
         return await self._ask(key, QuestionRequest(context, question), len(context) + len(question))
 
     async def trace(self, arguments: Arguments) -> Response:
-        found: RecordedTranslation = await self._translate(
-            arguments, Wanted(arguments["text"], True, arguments.get("target"))
-        )
+        request = TranslationRequest(arguments["text"], True, arguments.get("target"))
+        found = await self._translate(arguments, request)
+        assert isinstance(found, RecordedTranslation)
         return to_json({"id": self._traces.add(found.kept, found.kept.size), **found.answer})
 
     async def traces(self, _: Arguments) -> Response:
-        told = [{"id": id, "name": each.name, "kinds": each.kinds()} for id, each in self._given.items()]
-        return to_json({"traces": told})
+        given: list[replies.Named] = [
+            {"id": id, "name": each.name, "kinds": each.kinds()} for id, each in self._given.items()
+        ]
+        return to_json({"traces": given})
 
-    async def _translate(self, arguments: Arguments, wanted: Wanted) -> Any:
+    async def _translate(self, arguments: Arguments, request: TranslationRequest) -> object:
         key = BatchKey(self._models.name(arguments.get("model"), "translation"), arguments.get("beam"))
-        _check_words("text", wanted.text, self._limits.words)
-        size = len(wanted.text) + len(wanted.target or "")
-        return await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)
+        _check_words("text", request.text, self._limits.words)
+        size = len(request.text) + len(request.target or "")
+        return await self._model.ask(key, request, seconds=self._limits.answer, weight=size)
 
-    async def _ask(self, key: BatchKey, wanted: Any, size: int) -> Response:
+    async def _ask(self, key: BatchKey, request: object, size: int) -> Response:
         """The model's answer; one with a matrix as long as a document is written by a thread that may take its time."""
-        found = await self._model.ask(key, wanted, seconds=self._limits.answer, weight=size)
+        found = await self._model.ask(key, request, seconds=self._limits.answer, weight=size)
         return Response(await asyncio.to_thread(to_bytes, found), media_type=api.JSON)
 
     # --- what is read from a trace ---
 
     async def described(self, arguments: Arguments) -> Response:
         id = arguments["id"]
-        return await self._read(arguments, lambda kept: {"id": id, **kept.described()})
+        return await self._read(arguments, lambda kept: {"id": id, **kept.describe()})
 
     async def row(self, arguments: Arguments) -> Response:
         return await self._read(arguments, lambda kept: kept.row(**arguments))
@@ -234,23 +238,26 @@ class Service:
         shape = {"x-regard-shape": f"{height},{width}", "x-regard-exact": "exact" if tile.exact else "sampled"}
         return Response(tile.values.astype("<f4").tobytes(), media_type=api.BINARY, headers=shape)
 
-    async def _read(self, arguments: Arguments, read: Callable[[Answers], Any], line: Queue | None = None) -> Response:
+    async def _read(
+        self, arguments: Arguments, read: Callable[[Answers], object], line: Queue | None = None
+    ) -> Response:
         """The JSON of what is read; also written in the line's thread, since it may be long."""
         return Response(await self._view(arguments, lambda kept: to_bytes(read(kept)), line), media_type=api.JSON)
 
-    async def _view(self, arguments: Arguments, read: Callable[[Answers], Any], line: Queue | None = None) -> Any:
+    async def _view(self, arguments: Arguments, read: Callable[[Answers], T], line: Queue | None = None) -> T:
         """Reads a trace in a line of its own, or where the model itself has to run, in the model's."""
         kept = self._kept(arguments.pop("id"))
         if kept is None:
             raise HTTPException(404, GONE)
         line, gone = line or self._views, threading.Event()
 
-        def work() -> Any:
+        def work() -> T:
             with wanted(lambda: not gone.is_set()):
                 return read(kept)
 
         try:
-            return await line.ask(RERUN, work, seconds=self._limits.answer, weight=self._limits.batch_characters)
+            found: T = await line.ask(RERUN, work, seconds=self._limits.answer, weight=self._limits.batch_characters)
+            return found
         finally:  # requests whose client disconnected, or whose time is up, are cancelled
             gone.set()
 
@@ -263,7 +270,7 @@ def _check_words(where: str, text: str, most: int) -> None:
         raise Invalid(f"{where}: {words:,} words; the maximum is {most:,}")
 
 
-def _each(_: object, calls: list[Callable[[], Any]]) -> list[Any]:
+def _each(_: object, calls: list[Callable[[], T]]) -> list[T]:
     return [call() for call in calls]
 
 

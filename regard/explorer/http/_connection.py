@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
-from regard.explorer.http.security import App, Receive, Scope, Send
+from regard.explorer.http.security import App, Message, Receive, Scope, Send
 
 THERE = 1.0  # seconds after a client's end until it is asked whether it still reads
 LOOK = 0.2  # seconds between looks at what it said to that
@@ -32,7 +31,7 @@ class _Request:
     answered: bool = False  # at least in part
 
 
-def watched(app: App) -> App:
+def watch(app: App) -> App:
     """The application, which tells connections of its requests."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,21 +102,21 @@ class Connection(asyncio.Protocol):
         self._stop("request", "unread")
         mine = self._request = _Request(asks=scope["http_version"] != "1.0")
 
-        async def heard() -> MutableMapping[str, Any]:
+        async def hear() -> Message:
             mine.waits = True
             message = await receive()
             mine.waits = False
             mine.whole = mine.whole or not message.get("more_body", False)
             return message
 
-        async def say(message: MutableMapping[str, Any]) -> None:
+        async def say(message: Message) -> None:
             mine.answered = True
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 self._done(mine)
 
         try:
-            await app(scope, heard, say)
+            await app(scope, hear, say)
         finally:
             self._done(mine)
 
@@ -131,7 +130,7 @@ class Connection(asyncio.Protocol):
 
     # --- clocks ---
 
-    def _set(self, clock: str, seconds: float, do: Callable[..., None], *arguments: Any) -> None:
+    def _set(self, clock: str, seconds: float, do: Callable[..., None], *arguments: float) -> None:
         self._clocks[clock] = self._loop.call_later(seconds, do, *arguments)
 
     def _stop(self, *clocks: str) -> None:

@@ -20,7 +20,7 @@ import uvicorn
 from regard.explorer import page
 from regard.explorer.files import opened
 from regard.explorer.http import _app
-from regard.explorer.http._connection import Connection, watched
+from regard.explorer.http._connection import Connection, watch
 from regard.explorer.http.limits import ServiceLimits
 from regard.explorer.http.security import Hosts, is_loopback
 from regard.explorer.models import Models
@@ -118,7 +118,7 @@ class Server(uvicorn.Server):
         self.running = threading.Event()
         self._service, self._stop = made.service, limits.stop
         config = uvicorn.Config(
-            watched(made.app),  # type: ignore[arg-type]
+            watch(made.app),  # type: ignore[arg-type]
             http="h11",
             loop="asyncio",
             ws="none",

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -17,9 +16,8 @@ from regard.explorer.answers import Unable
 from regard.explorer.http import api
 from regard.explorer.http.limits import ServiceLimits
 from regard.explorer.http.queue import Busy, Closing, Late
-from regard.explorer.http.schema import Empty, Invalid, from_text
+from regard.explorer.http.schema import Arguments, Empty, Invalid, from_text
 
-Arguments = dict[str, Any]
 logger = logging.getLogger("regard.explorer")
 
 # --- in ---
@@ -37,7 +35,7 @@ def parameters(request: Request, operation: api.Operation) -> Arguments:
     return arguments
 
 
-async def body(request: Request, limits: ServiceLimits, *, document: bool = False) -> Any:
+async def body(request: Request, limits: ServiceLimits, *, document: bool = False) -> object:
     """The JSON of a request, read within bounds of size and time; with a document in it it may be larger."""
     most = limits.document_bytes if document else limits.bytes
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != api.JSON:
@@ -50,7 +48,8 @@ async def body(request: Request, limits: ServiceLimits, *, document: bool = Fals
     except asyncio.TimeoutError:
         raise HTTPException(408, f"the request's body took more than {limits.body:g} s") from None
     try:
-        return json.loads(content.decode(), parse_constant=_no_constant)
+        found: object = json.loads(content.decode(), parse_constant=_no_constant)
+        return found
     except RecursionError:
         raise HTTPException(400, "not usable JSON: nested too deeply") from None
     except ValueError as error:  # also what is not UTF-8
@@ -93,12 +92,12 @@ async def _hung_up(request: Request) -> None:
 # --- out ---
 
 
-def to_bytes(value: Any) -> bytes:
+def to_bytes(value: object) -> bytes:
     """JSON in UTF-8; a number that JSON does not have is a mistake of ours, and raises."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def to_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def to_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(to_bytes(value), status, headers, media_type=api.JSON)
 
 

@@ -6,11 +6,11 @@ The same tables make the OpenAPI description, check requests, and are compared w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from regard.explorer.http.limits import ServiceLimits
+from regard.explorer.http.replies import KIND, MEASURE
 from regard.explorer.http.schema import Schema
-from regard.explorer.http.shapes import KIND, LAYER, MEASURE, SCORES, ref, schemas
+from regard.explorer.http.shapes import LAYER, SCORES, ref, schemas
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -192,11 +192,11 @@ def operations(limits: ServiceLimits) -> list[Operation]:
     ]
 
 
-def openapi(limits: ServiceLimits, version: str) -> dict[str, Any]:
+def openapi(limits: ServiceLimits, version: str) -> dict[str, object]:
     """The description in OpenAPI 3.1."""
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     for operation in operations(limits):
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -209,11 +209,11 @@ def openapi(limits: ServiceLimits, version: str) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {operation.content: {}}
+def _describe(operation: Operation) -> dict[str, object]:
+    content: dict[str, object] = {operation.content: {}}
     if operation.content == JSON:
         content = {JSON: {"schema": {"type": "object"} if operation.answer is None else ref(operation.answer)}}
-    out: dict[str, Any] = {
+    out: dict[str, object] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "responses": {
@@ -259,5 +259,5 @@ def _errors(operation: Operation) -> dict[str, str]:
     return dict(sorted(known.items()))
 
 
-def _error(text: str) -> dict[str, Any]:
+def _error(text: str) -> dict[str, object]:
     return {"description": text, "content": {JSON: {"schema": ref("Error")}}}

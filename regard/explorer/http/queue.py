@@ -11,15 +11,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from regard.explorer.http.metrics import SECONDS, SIZES, ServiceMetrics
 
-BatchWork = Callable[[Hashable, list[Any]], list[Any]]
+T = TypeVar("T")
+BatchWork = Callable[[Hashable, list[Any]], Sequence[object]]
 """From requests with the same key to an answer each; an answer that is an exception is raised where it was asked."""
 
 logger = logging.getLogger("regard.explorer")
@@ -52,9 +53,9 @@ class Closing(Exception):
 @dataclass(eq=False)
 class _Pending:
     key: Hashable
-    item: Any
+    item: object
     weight: int
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[object]
     arrived: float = field(default_factory=time.monotonic)
     begun: bool = False
 
@@ -63,7 +64,7 @@ class _Thread:
     """A thread that does one call after the other. The process can end while it is stuck in one: it is a daemon."""
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._forever, name=name, daemon=True)
         self._since: float | None = None  # start time of the running call
 
@@ -80,17 +81,17 @@ class _Thread:
         """After the call that runs it ends."""
         self._calls.put(None)
 
-    async def run(self, call: Callable[[], Any]) -> Any:
-        future: Future[Any] = Future()
-        self._calls.put((future, call))
+    async def run(self, call: Callable[[], T]) -> T:
+        future: Future[T] = Future()
+        self._calls.put(lambda: self._answer(future, call))
         return await asyncio.wrap_future(future)
 
     def _forever(self) -> None:
         while (job := self._calls.get()) is not None:
-            self._answer(*job)
+            job()
             del job  # what it holds is not kept until the next comes
 
-    def _answer(self, future: Future[Any], call: Callable[[], Any]) -> None:
+    def _answer(self, future: Future[T], call: Callable[[], T]) -> None:
         if not future.set_running_or_notify_cancel():
             return
         self._since = time.monotonic()
@@ -158,7 +159,7 @@ class Queue:
         """How long the thread has been at what it does; 0 where it does nothing."""
         return self._thread.seconds
 
-    async def ask(self, key: Hashable, item: Any, *, seconds: float, weight: int = 1) -> Any:
+    async def ask(self, key: Hashable, item: object, *, seconds: float, weight: int = 1) -> Any:
         """The answer to one request; raises :class:`Busy`, :class:`Late` or :class:`Closing`."""
         if self._closing:
             raise Closing
@@ -232,12 +233,11 @@ class Queue:
             else:
                 job.answer.set_result(answer)
 
-    async def _answers(self, jobs: list[_Pending]) -> list[Any]:
+    async def _answers(self, jobs: list[_Pending]) -> Sequence[object]:
         """A batch that fails as a whole is done again one by one, so that a request spoils none but itself."""
         key, items = jobs[0].key, [job.item for job in jobs]
         try:
-            found: list[Any] = await self._thread.run(lambda: self._work(key, items))
-            return found
+            return await self._thread.run(lambda: self._work(key, items))
         except Exception as error:
             if len(jobs) == 1:
                 return [error]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Schema = Mapping[str, Any]
+Arguments = dict[str, Any]  # of a request, checked against its schema
 
 CHECKED = {"type", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "items", "properties", "required"}
 CHECKED |= {"additionalProperties", "$ref", "anyOf"}
@@ -30,7 +31,9 @@ class Empty(Invalid):
     """A text with nothing in it."""
 
 
-def check_value(value: Any, schema: Schema, *, where: str = "value", known: Mapping[str, Schema] | None = None) -> Any:
+def check_value(
+    value: object, schema: Schema, *, where: str = "value", known: Mapping[str, Schema] | None = None
+) -> Any:
     """The value, with 3.0 made 3 where an integer is expected; raises :class:`Invalid`."""
     if "anyOf" in schema:
         if value is None:
@@ -38,7 +41,7 @@ def check_value(value: Any, schema: Schema, *, where: str = "value", known: Mapp
         schema = schema["anyOf"][0]
     if "$ref" in schema:
         schema = (known or {})[schema["$ref"].rsplit("/", 1)[1]]
-    value = _typed(value, schema, where)
+    value = _check_type(value, schema, where)
     if "enum" in schema and value not in schema["enum"]:
         raise Invalid(f"{where}: expected one of {', '.join(map(str, schema['enum']))}; got {show_value(value)}")
     if isinstance(value, str):
@@ -48,7 +51,7 @@ def check_value(value: Any, schema: Schema, *, where: str = "value", known: Mapp
     elif isinstance(value, list) and "items" in schema:
         return [check_value(v, schema["items"], where=f"{where}[{i}]", known=known) for i, v in enumerate(value)]
     elif isinstance(value, dict):
-        return _object(value, schema, where, known)
+        return _check_object(value, schema, where, known)
     return value
 
 
@@ -65,7 +68,7 @@ def from_text(text: str, schema: Schema, *, where: str) -> Any:
     return check_value(int(text), schema, where=where)
 
 
-def show_value(value: Any) -> str:
+def show_value(value: object) -> str:
     """A value in a message, in ASCII and cut if it is long."""
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -74,11 +77,11 @@ def show_value(value: Any) -> str:
 # --- the keywords ---
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
 
 
-_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "string": ("a string", lambda v: isinstance(v, str)),
     "integer": ("an integer", _is_whole),
     "number": ("a number", lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)),
@@ -89,7 +92,7 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _typed(value: Any, schema: Schema, where: str) -> Any:
+def _check_type(value: object, schema: Schema, where: str) -> object:
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_TYPES[kind][1](value) for kind in kinds):
@@ -119,7 +122,9 @@ def _check_number(value: float, schema: Schema, where: str) -> None:
         raise Invalid(f"{where}: expected {expected}, got {show_value(value)}")
 
 
-def _object(value: dict[str, Any], schema: Schema, where: str, known: Mapping[str, Schema] | None) -> dict[str, Any]:
+def _check_object(
+    value: dict[str, object], schema: Schema, where: str, known: Mapping[str, Schema] | None
+) -> dict[str, object]:
     fields = schema.get("properties", {})
     if missing := [name for name in schema.get("required", ()) if name not in value]:
         raise Invalid(f"{where}: {', '.join(missing)} is missing")

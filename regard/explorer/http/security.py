@@ -16,9 +16,10 @@ from typing import Any
 
 from regard.explorer.http.metrics import SECONDS, ServiceMetrics
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Scope = MutableMapping[str, Any]  # as ASGI has it
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 POLICY = (
@@ -84,7 +85,7 @@ class Gate:
             return
         status, start = "gone", time.monotonic()
 
-        async def guarded(message: MutableMapping[str, Any]) -> None:
+        async def send_guarded(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
@@ -93,14 +94,16 @@ class Gate:
 
         try:
             if _two_lengths(scope):
-                await _refuse(guarded, 400, "a request has Content-Length or Transfer-Encoding, not both", CLOSE)
+                await _refuse(send_guarded, 400, "a request has Content-Length or Transfer-Encoding, not both", CLOSE)
             elif problem := self.refuses(scope):
-                await _refuse(guarded, 403, problem)
+                await _refuse(send_guarded, 403, problem)
             else:
-                await self._app(scope, receive, guarded)
+                await self._app(scope, receive, send_guarded)
         except asyncio.CancelledError:  # the service stops, and this has taken too long
             if status == "gone":
-                await _refuse(guarded, 503, "the service is being stopped; try again", CLOSE | {"retry-after": "5"})
+                await _refuse(
+                    send_guarded, 503, "the service is being stopped; try again", CLOSE | {"retry-after": "5"}
+                )
         finally:
             route = scope.get("operation", "other")
             self._metrics.count("requests", route=route, status=status)

@@ -1,4 +1,4 @@
-// What the service answers. Written by `python dev/answers.py` from regard/explorer/http/shapes.py.
+// What the service answers. Written by `python dev/answers.py` from regard/explorer/http/replies.py.
 
 export interface Health {
   /** 503 but for ok */
@@ -144,11 +144,11 @@ export interface Trace {
   alignment: Alignment | null;
   /** what was done to the text, or empty */
   note: string;
-  id: string;
   name: string;
   kinds: Kind[];
   /** of towers, in the place of source and target */
   sides?: Record<string, Side | null>;
+  id: string;
 }
 
 export interface Named {
