@@ -1,4 +1,4 @@
-"""Models with any score in their attentions: those that write a sequence, and a reader that marks an answer."""
+"""Models whose attentions take any score: sequence-to-sequence models, and a reader that marks an answer."""
 
 from regard.models._memory import Memory
 from regard.models.pointer import PointerConfig, PointerTransformer

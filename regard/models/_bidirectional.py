@@ -1,4 +1,4 @@
-"""A recurrent encoder that reads in both directions, without being told on the host how long its sequences are."""
+"""A bidirectional recurrent encoder that never moves sequence lengths to the host."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CELLS: dict[str, tuple[type[nn.GRU | nn.LSTM], type[nn.GRUCell | nn.LSTMCell]]] 
 class Bidirectional(Module):
     """h_i = [→h_i; ←h_i], layer on layer, ``hidden`` wide per direction; 0 at the padding.
 
-    What is at the end of a sequence cannot reach what stands before it. So each direction is a network of its own that
-    reads from left to right, the second one a sequence turned round within its length, and padding is read and thrown
-    away. Packing would save that, but it takes lengths to the host: a GPU waits, and no CUDA graph can be made of it.
+    Each direction is a network that reads from left to right; the second reads each sequence reversed within its
+    length. Padding comes last, so it cannot affect the states before it, and its own states are set to 0. Packing would
+    skip padding, but needs lengths on the host: the GPU would wait, and no CUDA graph could capture it.
     """
 
     def __init__(self, cell: str, dim: int, hidden: int, layers: int, dropout: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""What the configurations of all models share: plain values, checked, to and from a table (TOML has no null)."""
+"""The base of all model configurations: checked plain values, to and from a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIED = ("all", "decoder", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Symbols and what is tied.
+    """Vocabulary, special symbols and weight tying.
 
     ``tied``: "all" shares one matrix between source embedding, target embedding and softmax, "decoder" the last two,
     "none" nothing.
@@ -39,15 +39,15 @@ class ModelConfig:
         for name in ("pad_id", "bos_id", "eos_id"):
             self.whole(name, 0, self.vocab_size - 1)
         if self.eos_id in (self.pad_id, self.bos_id):
-            raise ValueError(f"{type(self).__name__}: eos_id must be another than pad_id and bos_id, got {self.eos_id}")
+            raise ValueError(f"{type(self).__name__}: eos_id must differ from pad_id and bos_id, got {self.eos_id}")
 
     def to_table(self) -> dict[str, Any]:
-        """Plain values for TOML or JSON, without what is None."""
+        """Plain values for TOML or JSON, without None: TOML has no null."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_table(cls: type[T], table: Mapping[str, Any]) -> T:
-        """The configuration that ``to_table`` gave; unknown names are refused."""
+        """The inverse of ``to_table``; unknown names raise ValueError."""
         known = [field.name for field in fields(cls)]
         unknown = [key for key in table if key not in known]
         if unknown:

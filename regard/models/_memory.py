@@ -1,4 +1,4 @@
-"""What an encoder leaves for a decoder."""
+"""The memory: an encoder's output, as a decoder reads it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from regard.score import Score
 
 @dataclass(frozen=True)
 class Memory:
-    """Encoded sources, and what of them a decoder may look at.
+    """Encoded sources, and the mask of positions a decoder may attend to.
 
-    ``states`` is [N, S, dim] (None for a model without an encoder), ``lengths`` [N]. ``mask`` is what cross-attention
-    uses unless told otherwise; ``lengths`` is None where a mask of the caller's own took its place.
+    ``states`` is [N, S, dim] (None for a model without an encoder), ``lengths`` [N], or None if the caller gave a mask
+    instead. ``mask`` is the default mask of cross-attention.
     """
 
     states: Tensor | None
@@ -32,7 +32,7 @@ class Memory:
 
     @classmethod
     def nothing(cls, size: int, device: torch.device | str = "cpu") -> Memory:
-        """For a decoder-only model: ``size`` sequences without a source."""
+        """The memory of a decoder-only model: ``size`` sequences without a source."""
         return cls(None, torch.zeros(size, dtype=torch.int64, device=device))
 
     @classmethod
@@ -40,9 +40,9 @@ class Memory:
         return cls(states, lengths, padding(lengths, states.shape[-2]))
 
     def select(self, items: Tensor) -> Memory:
-        """Those of these items, in this order; items may repeat."""
+        """The memory of these items, in this order; items may repeat."""
         if self.lengths is None:
-            raise ValueError("a memory encoded with a mask of its own cannot be taken apart; encode with lengths")
+            raise ValueError("cannot select from a memory encoded with a mask; encode with lengths")
         lengths = self.lengths.index_select(0, items)
         if self.states is None:
             return Memory(None, lengths)
@@ -50,20 +50,20 @@ class Memory:
 
 
 def lengths_of(tokens: Tensor, pad_id: int) -> Tensor:
-    """Tokens before the padding at the end, [N]."""
+    """The number of tokens before the padding, [N]."""
     return (tokens != pad_id).sum(-1)
 
 
 def padding(lengths: Tensor, size: int) -> Mask | None:
-    """Hides what is past the lengths; None where it is cheap to see that there is nothing to hide."""
+    """A mask that hides positions past the lengths; None if a cheap check finds none."""
     look = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     return None if look and bool((lengths >= size).all()) else Lengths(lengths)
 
 
 def step_padding(lengths: Tensor, size: int, score: Score) -> Mask | None:
-    """The same for queries that come one by one, made once for many steps: booleans, [N, 1, 1, S], are the fastest.
+    """The same for step-by-step decoding, made once for many steps. A boolean mask, [N, 1, 1, S], is the fastest.
 
-    Kernels of ours on a GPU know lengths and no booleans.
+    On a GPU, regard's own kernels take lengths, not booleans.
     """
     mask = padding(lengths, size)
     if mask is None or (lengths.device.type != "cpu" and not score.dot_shaped):

@@ -1,4 +1,4 @@
-"""Scores from plain values, as a configuration file has them.
+"""Scores from the plain values of a configuration file.
 
 A specification is a kind, ``"additive"``; a table with parameters, ``{kind = "additive", hidden_dim = 32}``; or groups
 of heads in order, ``[[4, "dot"], [4, {kind = "relative", max_distance = 8}]]``.
@@ -33,7 +33,7 @@ ScoreSpec = str | Mapping[str, Any] | Sequence[Any]
 
 @dataclass(frozen=True)
 class ScorePlace:
-    """Where a score stands: one attention's heads and dims."""
+    """The attention that a score is for: its heads and dimensions."""
 
     heads: int
     kv_heads: int
@@ -42,7 +42,7 @@ class ScorePlace:
     causal: bool = False
 
     def sets(self, per_head: bool) -> dict[str, int]:
-        """Parameters of their own for every head, or one set for all."""
+        """Arguments for parameters per head, or none for one shared set."""
         return {"heads": self.heads, "kv_heads": self.kv_heads} if per_head else {}
 
 
@@ -71,7 +71,7 @@ def _general(at: ScorePlace, *, per_head: bool = True, scale: float = 1.0) -> Sc
 
 
 def _trilinear(at: ScorePlace, *, per_head: bool = True) -> Score:
-    """BiDAF's, without the part that a softmax over keys cancels."""
+    """BiDAF's score, without the term of the query, which the softmax over keys cancels."""
     heads, kv_heads = (at.heads, at.kv_heads) if per_head else (None, None)
     scale = at.head_dim**-0.5
     pair = General(at.head_dim, at.head_dim, heads=heads, kv_heads=kv_heads, scale=scale, diagonal=True)
@@ -126,7 +126,7 @@ KINDS: dict[str, Callable[..., Score]] = {
 
 
 def make_score(spec: ScoreSpec, at: ScorePlace) -> Score:
-    """The score that a specification describes, with fresh parameters."""
+    """A new score from a specification."""
     if isinstance(spec, str):
         return _one(spec, {}, at)
     if isinstance(spec, Mapping):

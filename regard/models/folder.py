@@ -1,13 +1,13 @@
-"""The model folder: everything that a trained model is, in one place that can be copied.
+"""The model folder: all files of a trained model in one folder that can be copied.
 
     model.safetensors   weights: float32, float16, or int8 with a scale per row
     tokenizer.json      subwords
-    lexicon.npz         words that its translations may have, if any may not (regard.text.lexicon)
-    config.toml         format, task, [model], and the settings it was trained with
-    metrics.jsonl       how training went
+    lexicon.npz         optional: the words that translations may contain (regard.text.lexicon)
+    config.toml         format, task, [model], and the training settings
+    metrics.jsonl       the training metrics
     README.md           the model card
 
-``model.safetensors`` is written last: a folder that has it is whole.
+``model.safetensors`` is written last: a folder that contains it is complete.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NEEDED = ("config.toml", "tokenizer.json", "model.safetensors")
 
 
 class Align(TypedDict, total=False):
-    """[align]: where a translator's word alignments are read."""
+    """[align]: the layer and head that a translator reads word alignments from."""
 
     layer: Index
     head: Index
@@ -87,7 +87,7 @@ class _Exported(_Shown, total=False):
 
 
 class Sections(TypedDict, total=False):
-    """config.toml, as far as a model is opened by it: the rest tells how it was trained."""
+    """The parts of config.toml used to open a model; the rest documents its training."""
 
     regard: str
     task: str
@@ -109,7 +109,7 @@ class Loaded:
 
 
 def make_model(table: Mapping[str, Any]) -> Any:
-    """A model with fresh weights from a table: its ``kind``, one of ``KINDS``, and its configuration."""
+    """A new model from a table: its ``kind``, one of ``KINDS``, and its configuration."""
     rest = dict(table)
     kind = rest.pop("kind", "transformer")
     if kind not in KINDS:
@@ -119,7 +119,7 @@ def make_model(table: Mapping[str, Any]) -> Any:
 
 
 def model_table(model: Any) -> dict[str, Any]:
-    """The opposite of ``make_model``."""
+    """The table of a model; the inverse of ``make_model``."""
     (kind,) = [name for name, (_, cls) in KINDS.items() if type(model) is cls]
     return {"kind": kind, **model.config.to_table()}
 
@@ -133,12 +133,12 @@ def save(
     card: str | None = None,
     store: str = "float32",
 ) -> None:
-    """Writes a model folder.
+    """Write a model folder.
 
     Args:
-        settings: more tables for config.toml, beside [model].
-        card: README.md.
-        store: "float32", "float16", or "int8": matrices as whole numbers with a float16 scale per row.
+        settings: more tables for config.toml, besides [model].
+        card: the content of README.md.
+        store: "float32", "float16", or "int8": matrices as integers with a float16 scale per row.
     """
     if store not in STORES:
         raise ValueError(f"store must be one of {', '.join(STORES)}, got {store!r}")
@@ -156,10 +156,10 @@ def save(
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside, this process is the only one that writes to the folder, which is made if it is not there.
+    """Lock the folder, so that no other process writes to it; create it if needed.
 
-    The folder itself is locked, and no longer than the process lives, however it ends. Where the system or the file
-    system has no locks, nothing is.
+    The operating system releases the lock when the process ends, however it ends. Where the system or the file system
+    has no locks, the folder is not locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -184,26 +184,28 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process that was killed had begun to write here."""
+    """Remove temporary files left by a killed process."""
     for name in (*_NEEDED, "README.md", "metrics.jsonl", LEXICON):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 
 
 def write_config(folder: Path, table: Mapping[str, Any]) -> None:
-    """config.toml with the format first."""
+    """Write config.toml, with the format first."""
     head = {"format": FORMAT, "regard": sys.modules["regard"].__version__}
     write_toml(folder / "config.toml", head | {key: value for key, value in table.items() if key not in head})
 
 
 def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Loaded:
-    """The model in a folder, ready to use."""
+    """Open the model in a folder, in evaluation mode."""
     folder = Path(path)
     settings = read_config(folder)
     missing = [name for name in _NEEDED if not (folder / name).is_file()]
     if missing:
         begun = (folder / "checkpoints").is_dir()
-        hint = "its training has not ended: run the same command again" if begun else "copy it again, or train it again"
+        hint = (
+            "its training is not finished: run the same command again" if begun else "copy it again, or train it again"
+        )
         if "ctranslate2" in settings:
             hint = 'it was exported: use it with --engine ctranslate2 or load(..., engine="ctranslate2") alone'
         raise FileNotFoundError(f"{folder}: {', '.join(missing)} missing from the model folder; {hint}")
@@ -211,12 +213,13 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
     said = settings["model"].get("vocab_size")
     if isinstance(said, int) and said != len(subwords):
         raise Damaged(
-            f"{folder}: config.toml says {said} subwords, tokenizer.json has {len(subwords)}; they are not of one model"
+            f"{folder}: config.toml says {said} subwords, tokenizer.json has {len(subwords)}; "
+            "they belong to different models"
         )
     weights = folder / "model.safetensors"
     tensors, about = read_tensors(weights, check=lambda shapes: _check_shapes(settings["model"], shapes, folder))
     if about.get("store") not in STORES:
-        raise Damaged(f"{weights}: weights stored as {about.get('store')!r}, which is not known")
+        raise Damaged(f"{weights}: unknown storage of weights, {about.get('store')!r}")
     with _Unfilled():
         model = make_model(settings["model"])
     _check_look(settings.get("align", {}), model.config, folder)
@@ -225,7 +228,7 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.toml, if this version can read what it describes."""
+    """Read config.toml, and check that this version can read the folder."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such model folder")
     if not (folder / "config.toml").is_file():
@@ -244,11 +247,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _check_shapes(table: Mapping[str, Any], stored: Shapes, folder: Path) -> None:
-    """Are the weights those of this configuration? Found out without making any: it may ask for any amount."""
+    """Check the weights' shapes against the configuration, without allocating what it asks for."""
     path = folder / "model.safetensors"
     layers = sum(value for name, value in table.items() if name.endswith("_layers") and isinstance(value, int))
     try:
-        if layers > len(stored):  # each has weights of its own
+        if layers > len(stored):  # every layer has weights
             raise ValueError(f"{layers:,} layers, and model.safetensors has {len(stored)} weights")
         with torch.device("meta"), _Unfilled(shapes=True):
             model = make_model(table)
@@ -265,12 +268,13 @@ def _check_shapes(table: Mapping[str, Any], stored: Shapes, folder: Path) -> Non
     for name, shape in {**wanted, **scales}.items():
         if stored[name] != shape:
             raise Damaged(
-                f"{path}: {name} is {list(stored[name])}, config.toml says {list(shape)}; they are not of one model"
+                f"{path}: {name} is {list(stored[name])}, config.toml says {list(shape)}; "
+                "they belong to different models"
             )
 
 
 def _check_look(align: Align, config: Any, folder: Path) -> None:
-    """Has the model the layer and the head that [align] names?"""
+    """Check that the model has the layer and the head of [align]."""
     given = (("layer", align.get("layer"), config.decoder_layers), ("head", align.get("head"), config.heads))
     for name, number, count in given:
         if number is not None and number >= count:
@@ -285,10 +289,10 @@ def _load(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Makes parameters without starting them at random, which takes longer than reading those that replace them.
+    """Skip the random initialization of parameters, which takes longer than reading the weights that replace them.
 
-    What is computed, such as tables of distances, is computed; with ``shapes``, of a model on the device "meta" which
-    makes no numbers, on the CPU: "meta" would import for a second what it needs to count.
+    Computed tensors, such as tables of distances, are still computed. With ``shapes``, for a model on the "meta"
+    device, ``torch.arange`` runs on the CPU: on "meta" it needs an import that takes a second.
     """
 
     def __init__(self, *, shapes: bool = False) -> None:
@@ -303,7 +307,7 @@ class _Unfilled(TorchFunctionMode):
             return func(*args, **{**self._counted, **kwargs})
         if func in self.DRAWS:
             return args[0] if args else kwargs["tensor"]
-        if func is torch.linalg.qr:  # nn.init.orthogonal_ makes what it has drawn orthogonal
+        if func is torch.linalg.qr:  # nn.init.orthogonal_ orthogonalizes its draw
             return args[0], args[0]
         return func(*args, **kwargs)
 
@@ -312,7 +316,7 @@ class _Unfilled(TorchFunctionMode):
 
 
 def pack(weights: Mapping[str, Tensor], store: str) -> dict[str, Tensor]:
-    """Weights as they are stored."""
+    """Weights in their storage format."""
     out: dict[str, Tensor] = {}
     for name, w in weights.items():
         if store == "int8" and w.ndim == 2 and w.is_floating_point():
@@ -323,7 +327,7 @@ def pack(weights: Mapping[str, Tensor], store: str) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights in float32 of what is stored, in memory of their own."""
+    """Float32 copies of stored weights."""
     out: dict[str, Tensor] = {}
     for name, t in tensors.items():
         if name.endswith(".scale") and name.removesuffix(".scale") in tensors:
@@ -336,9 +340,9 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def quantize(w: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers n in −127 … 127 and a float16 scale s per row, w_rc ≈ s_r n_rc, s_r = max_c |w_rc| / 127.
+    """Integers n in −127 … 127 and a float16 scale s per row, w_rc ≈ s_r n_rc, s_r = max_c |w_rc| / 127.
 
-    Numbers are rounded with the scale as stored, so the error is at most half a step.
+    The stored, rounded scale is used for n, so the error is at most half a step.
 
     >>> numbers, scale = quantize(torch.tensor([[1.0, -0.25], [0.0, 0.0]]))
     >>> numbers

@@ -38,7 +38,7 @@ from regard.nn import SinusoidalPositions
 
 @dataclass(frozen=True, kw_only=True)
 class PointerConfig(TransformerConfig):
-    """A Transformer's configuration, and how it copies.
+    """A Transformer's configuration, with the settings of copying.
 
     ``copy_score`` is written like any other score, with dimension ``copy_dim``; ``copy = false`` turns copying off.
     ``follow`` adds a number, which depends on the state, to the score of source positions that follow the last token,
@@ -63,7 +63,7 @@ class PointerConfig(TransformerConfig):
     bert_alone: ClassVar[bool] = False
 
     def to_table(self) -> dict[str, Any]:
-        """Without settings that have no effect, so that a run of a version that lacks them can be resumed."""
+        """Omits newer settings at their defaults, so that runs of older versions can be resumed."""
         table = super().to_table()
         plain = {"windows": False, "output_scale": 1.0}
         return {key: value for key, value in table.items() if key not in plain or value != plain[key]}
@@ -76,7 +76,7 @@ class PointerConfig(TransformerConfig):
         if isinstance(self.output_scale, bool) or not self.output_scale > 0:
             raise ValueError(f"PointerConfig: output_scale must be a number above 0, got {self.output_scale!r}")
         if self.output_bias:
-            raise ValueError("PointerConfig: output_bias is for models that come from elsewhere")
+            raise ValueError("PointerConfig: output_bias is only for imported models")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class PointerMemory(Memory):
         return PointerMemory(plain.states, plain.lengths, plain.mask, self.source.index_select(0, items), wanted)
 
     def told(self, wanted: Tensor | None) -> PointerMemory:
-        """The same with requested lengths in tokens, end symbol included; 0 for none."""
+        """The memory with requested lengths in tokens, end symbol included; 0 for none."""
         return PointerMemory(self.states, self.lengths, self.mask, self.source, wanted)
 
 
@@ -172,19 +172,19 @@ class PointerTransformer(Transformer):
         if self.coverage is not None:
             nn.init.zeros_(self.coverage)
 
-    # --- the whole at once ---
+    # --- all positions at once ---
 
     def encode(self, source: Tensor, **options: Any) -> PointerMemory:
-        """[N, S] token numbers → a memory to decode from. Options are those of a Transformer; masks are not for it."""
+        """[N, S] token ids → the memory to decode from. Options are those of a Transformer, except masks."""
         if self.config.windows:
             return self._encode_windows(source, **options)
         memory = super().encode(source, **options)
         if memory.lengths is None:
-            raise ValueError("a pointer copies from one document per row: it takes lengths, not a mask of its own")
+            raise ValueError("a pointer copies from one document per row: pass lengths, not a mask")
         return PointerMemory(memory.states, memory.lengths, memory.mask, source)
 
     def windows(self, length: int) -> int:
-        """The number of windows for a document of so many tokens, eos included."""
+        """The number of windows of a document of ``length`` tokens, eos included."""
         if not self.config.windows:
             return 1
         assert self.config.max_length is not None
@@ -193,7 +193,7 @@ class PointerTransformer(Transformer):
     def _encode_windows(self, source: Tensor, *, lengths: Tensor | None = None, **others: Any) -> PointerMemory:
         assert self.config.max_length is not None
         if any(value is not None for value in others.values()):
-            raise ValueError(f"an encoder that reads in windows takes lengths alone, got {', '.join(others)}")
+            raise ValueError(f"an encoder that reads in windows takes only lengths, got {', '.join(others)}")
         lengths = lengths_of(source, self.pad_id) if lengths is None else lengths
         read_window = super().encode
 
@@ -249,7 +249,7 @@ class PointerTransformer(Transformer):
     def _pointed(
         self, features: Tensor, last: Tensor, memory: PointerMemory, keys: Tensor, state: PointerState | None = None
     ) -> Pointed:
-        """For features [N, L, E] and the tokens read last [N, L, 2]: of L positions, or of the beams of ``state``."""
+        """Of features [N, L, E] and the last two tokens [N, L, 2]; L counts positions, or the beams of ``state``."""
         assert memory.states is not None
         e = self._scores(self.copy_query(features)[:, None], keys, state)
         if self.follow is not None:
@@ -273,7 +273,7 @@ class PointerTransformer(Transformer):
             if state is None or not self.copy_score.positional:
                 e: Tensor = self.copy_score(q, k)[:, 0]
                 return e
-            # beams are side by side in the batch, since all are at one position
+            # beams share a position, so each becomes a row of the batch
             rows = q.transpose(1, 2).flatten(0, 1)[:, None]
             each = self.copy_score(rows, k.repeat_interleave(state.beams, 0), offset=state.length - 1)
             each_row: Tensor = each[:, 0, 0].unflatten(0, (-1, state.beams))
@@ -315,19 +315,19 @@ class PointerTransformer(Transformer):
 
 
 def behind(last: Tensor, memory: PointerMemory) -> tuple[Tensor, Tensor]:
-    """The positions right after the last token, and after the last two; [N, L, S] each, for tokens [N, L, 2]."""
+    """Source positions that follow the last token, and the last two; [N, L, S] each, for tokens [N, L, 2]."""
     assert memory.source is not None
     first, second = (F.pad(memory.source, (k, 0), value=-1)[:, None, :-k] == last[..., k - 1, None] for k in (1, 2))
     return first, first & second
 
 
 def _lasts(target_in: Tensor) -> Tensor:
-    """Each token and the one before it, [N, T, 2]; −2 where there is none."""
+    """Each token and the one before it, [N, T, 2]; −2 at the start."""
     return torch.stack((target_in, F.pad(target_in[:, :-1], (1, 0), value=-2)), -1)
 
 
 def copyable(memory: PointerMemory) -> Tensor:
-    """Where a token may be copied from, [N, S]: not from padding or the end symbol, unless there is nothing else."""
+    """Whether each source token may be copied, [N, S]: not padding or eos, except eos of an empty source."""
     assert memory.lengths is not None and memory.source is not None
     last = (memory.lengths - 1).clamp(min=1)
     return torch.arange(memory.source.shape[1], device=last.device) < last[:, None]

@@ -1,7 +1,7 @@
-"""A reader: finds the answer to a question in a context, as the tokens that it starts and ends with.
+"""A reader: finds the start and end tokens of a question's answer in a context.
 
-Shapes: N items, Q question tokens, S context tokens, E model width. Place 0 of what comes out stands for "no answer",
-place 1 + j for context token j.
+Shapes: N items, Q question tokens, S context tokens, E model width. Output position 0 stands for "no answer",
+position 1 + j for context token j.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from regard.trace import record
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderConfig(TransformerConfig):
-    """What a reader is made of: a Transformer's encoder, and how question and context meet.
+    """The configuration of a reader: a Transformer's encoder, and how question and context interact.
 
-    ``joint``: they are encoded as one text, so that every layer's self-attention goes between them, as BERT has it.
-    Otherwise they are encoded apart by the same encoder, meet in one attention each way with the score ``cross_score``
-    (any; BiDAF's trilinear by default), and ``model_layers`` layers read what came of it. ``pretrained`` names where
-    the encoder's first weights were from.
+    With ``joint`` they are encoded as one text, so that every self-attention layer connects them, as in BERT.
+    Otherwise the same encoder encodes them separately, one attention in each direction connects them with
+    ``cross_score`` (any score; BiDAF's trilinear by default), and ``model_layers`` layers read the result.
+    ``pretrained`` names the source of the encoder's initial weights.
     """
 
     decoder_layers: int = 0
@@ -49,7 +49,7 @@ class ReaderConfig(TransformerConfig):
 
 
 class Reader(Module):
-    """Start and end of an answer.
+    """Predicts the start and the end of an answer.
 
     >>> reader = Reader(ReaderConfig(vocab_size=50, dim=16, ffn_dim=32, heads=2, encoder_layers=1))
     >>> question, context = torch.tensor([[1, 5, 6, 2], [1, 7, 2, 0]]), torch.tensor([[8, 9, 2], [6, 2, 0]])
@@ -66,7 +66,7 @@ class Reader(Module):
         self.output = nn.Linear(c.dim, 2) if c.joint else None
 
     def forward(self, question: Tensor, context: Tensor) -> Tensor:
-        """[N, Q] and [N, S] → logits of start and end, [N, 2, 1 + S]; −inf where no answer can be.
+        """[N, Q] and [N, S] → logits of start and end, [N, 2, 1 + S]; −inf at eos and padding.
 
         A question is bos … eos, a context … eos, both padded at the end.
         """
@@ -74,16 +74,15 @@ class Reader(Module):
         logits = states if self.output is None else self.output(states)
         length = lengths_of(context, self.pad_id)[:, None]
         place = torch.arange(logits.shape[1], device=logits.device)
-        hidden = (place >= length) & (place > 0)  # what is after the last context token, eos, is at place `length`
+        hidden = (place >= length) & (place > 0)  # eos is at place `length`
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits.masked_fill(hidden[..., None], -torch.inf).transpose(1, 2)
 
     @torch.no_grad()
     def attention(self, question: Tensor, context: Tensor) -> Tensor:
-        """How much each question token attends to each context token, [N, Q, S]; rows add up to 1 over the context.
+        """How much each question token attends to each context token, [N, Q, S]; rows sum to 1.
 
-        It is the attention of the question to the context; in a joint reader the mean over all layers and heads of what
-        the question's tokens give to the context's.
+        In a joint reader it is the mean of the self-attention of all layers and heads, restricted to the context.
         """
         inside = torch.arange(context.shape[1], device=context.device) < lengths_of(context, self.pad_id)[:, None] - 1
         if self.flow is None:
@@ -99,7 +98,7 @@ class Reader(Module):
         return weights / weights.sum(-1, keepdim=True).clamp_min(1e-9)
 
     def _joint(self, question: Tensor, context: Tensor) -> Tensor:
-        """[N, 1 + S, E] of one text; where the question is padded, the context's positions go on as if it were not."""
+        """[N, 1 + S, E], encoded as one text; the context's positions follow the question's, ignoring its padding."""
         c, tokens = self.config, torch.cat((question, context), 1)
         asked, length = lengths_of(question, self.pad_id), lengths_of(tokens, self.pad_id)
         if c.max_length is not None and tokens.device.type == "cpu" and int(length.max()) > c.max_length:
@@ -128,12 +127,12 @@ class Reader(Module):
 
 
 class Flow(Module):
-    """Attention between question and context both ways, and layers that read what came of it.
+    """Attention between question and context in both directions, and layers on top.
 
-    With h_i the states of the context, u_j of the question, and any score e:
+    With context states h_i, question states u_j, and any score e:
 
-        a_i = Σ_j softmax_j(e(h_i, u_j)) u_j         what of the question a context token is about
-        c_j = Σ_i softmax_i(e'(u_j, h_i)) h_i        what of the context a question token is about
+        a_i = Σ_j softmax_j(e(h_i, u_j)) u_j         the question, as context token i reads it
+        c_j = Σ_i softmax_i(e'(u_j, h_i)) h_i        the context, as question token j reads it
         b_i = Σ_j softmax_j(e(h_i, u_j)) c_j
         g_i = W [h_i; a_i; h_i∘a_i; h_i∘b_i]
 
@@ -164,7 +163,7 @@ class Flow(Module):
 
     def forward(self, u: Tensor, asked: Tensor, h: Tensor, length: Tensor) -> Tensor:
         """States [N, Q, E] and lengths of the question, [N, 1 + S, E] and lengths of the context → [N, 1 + S, 2]."""
-        with torch.autocast(u.device.type, enabled=False):  # similarities lose nothing to a half type
+        with torch.autocast(u.device.type, enabled=False):  # similarities need more than half precision
             u, h = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (u, h))
             u1, h1 = u.unsqueeze(1), h.unsqueeze(1)
             c = attend(u1, _keys(self.to_context, h1), h1, score=self.to_context, mask=Lengths(length))
@@ -180,11 +179,11 @@ class Flow(Module):
         return torch.cat((starts, ends), -1)
 
     def weights(self, u: Tensor, asked: Tensor, h: Tensor, length: Tensor) -> Tensor:
-        """Of the question to the context, [N, Q, 1 + S]."""
+        """The question's attention to the context, [N, Q, 1 + S]."""
         u1, h1 = u.unsqueeze(1), h.unsqueeze(1)
         return steps(u1, h1, h1, score=self.to_context, mask=Lengths(length)).weights.squeeze(1)
 
 
 def _keys(score: Score, x: Tensor) -> Tensor | Keys:
-    """Our own states are finite where they are masked: on a GPU nobody need look."""
+    """The keys, marked as finite on a GPU to skip that check: our own states are finite also where masked."""
     return x if x.device.type == "cpu" or has_observer() else replace(score.keys(x), trusted=True)

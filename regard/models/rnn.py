@@ -31,10 +31,10 @@ from regard.score.terms import Keys, KeyTerm, Queries
 
 @dataclass(frozen=True, kw_only=True)
 class RNNConfig(ModelConfig):
-    """What a recurrent encoder-decoder is made of; plain values only.
+    """The configuration of a recurrent encoder-decoder, plain values only.
 
-    ``dim`` is the embeddings' width, ``hidden_dim`` that of the decoder's state and of h_i (half of it per
-    direction). ``score`` is written as in ``TransformerConfig``; with ``heads`` > 1 it works on parts of s and h.
+    ``dim`` is the width of the embeddings, ``hidden_dim`` that of the decoder's state and of h_i (half of it per
+    direction). ``score`` is written as in ``TransformerConfig``; with ``heads`` > 1 each head scores a part of s and h.
     ``location_features`` > 0 adds that many convolution features of the previous step's weights, ``location_width``
     wide, to the score (Chorowski et al. 2015, https://arxiv.org/abs/1506.07503).
     """
@@ -64,7 +64,7 @@ class RNNConfig(ModelConfig):
 
 
 class _KeyBias(Score):
-    """e_ij = c_j, a number per key that is there already."""
+    """e_ij = c_j, a number per key that the step computes."""
 
     positional = False
 
@@ -79,8 +79,8 @@ class _KeyBias(Score):
 class RNNState:
     """A decoder in the middle of R = N · beams hypotheses; row n · beams + b is beam b of sentence n.
 
-    Keys, values and mask are kept once per sentence, and its hypotheses are the queries of one attention; ``copied``
-    says that every hypothesis has its own instead (scores that know positions, location features).
+    Keys, values and mask are stored once per sentence, and its hypotheses are the queries of one attention. If
+    ``copied``, every hypothesis has its own (positional scores, location features).
     """
 
     score: Score
@@ -96,9 +96,9 @@ class RNNState:
     length: int = 0
 
     def reorder(self, items: Tensor, sentences: Tensor | None = None) -> None:
-        """Go on with these hypotheses, [n · beams] rows, each of its own sentence.
+        """Select hypotheses, [n · beams] rows, each within its sentence.
 
-        ``sentences`` [n] says which are kept, where some are dropped.
+        ``sentences`` [n] are the sentences to keep, if some are dropped.
         """
         self.hidden = [tuple(part.index_select(0, items) for part in layer) for layer in self.hidden]
         self.output = None if self.output is None else self.output.index_select(0, items)
@@ -106,7 +106,7 @@ class RNNState:
         if sentences is None:
             return
         self.lengths = self.lengths.index_select(0, sentences)
-        rows = items if self.copied else sentences  # rows of one sentence are alike
+        rows = items if self.copied else sentences  # all rows of a sentence are equal
         self.keys = Keys(tuple(t.index_select(0, rows) for t in self.keys.tensors), trusted=True)
         self.values = self.values.index_select(0, rows)
         self.remask()
@@ -143,13 +143,13 @@ class RNNSeq2Seq(Module):
         sizes = [first] + [c.hidden_dim] * (c.decoder_layers - 1)
         self.cells = nn.ModuleList(cell(size, c.hidden_dim) for size in sizes)
         self.readout = nn.Linear(2 * c.hidden_dim + c.dim, c.dim)
-        self.head: nn.Module | None = None  # takes the softmax matrix's place in an 8-bit copy
+        self.head: nn.Module | None = None  # replaces the softmax matrix in an 8-bit copy
         self.dropout = nn.Dropout(c.dropout)
         self.score = self._with_location(score) if c.location_features else score
         self._start()
 
     def _with_location(self, score: Score) -> Score:
-        """Modules for f_i = (F ∗ α_{t−1})_i, which join the tanh of an additive score, U_f f_i, or are added, w·f_i."""
+        """Modules for f_i = (F ∗ α_{t−1})_i: U_f f_i inside an additive score's tanh, or w·f_i added to any score."""
         c = self.config
         if isinstance(score, PerHead):
             raise ValueError("RNNConfig: location_features need one score for all heads, got groups of heads")
@@ -160,14 +160,14 @@ class RNNSeq2Seq(Module):
 
     @property
     def _parts(self) -> int:
-        """Tensors in a cell's state."""
+        """The number of tensors in a cell's state."""
         return 2 if self.config.cell == "lstm" else 1
 
     def _start(self) -> None:
-        """Glorot's uniform, orthogonal recurrent matrices, zero biases; an LSTM's forget gates start open."""
+        """Initialize: Glorot uniform, orthogonal recurrent matrices, zero biases, but 1 for an LSTM's forget gates."""
         for name, parameter in self.named_parameters():
             if name.startswith("score.") or "embedding" in name:
-                continue  # these have starts of their own
+                continue  # these initialize themselves
             if "bias" in name:
                 nn.init.zeros_(parameter)
                 if self.config.cell == "lstm" and "bias_ih" in name:
@@ -180,7 +180,7 @@ class RNNSeq2Seq(Module):
         if self.softmax is not None:
             nn.init.normal_(self.softmax.weight, std=self.config.dim**-0.5)
 
-    # --- the whole at once ---
+    # --- all positions at once ---
 
     def forward(self, source: Tensor, target_in: Tensor, **options: Any) -> Any:
         """Logits [N, T, V]. Options are those of :meth:`features`; with ``attention`` the weights are returned too."""
@@ -201,10 +201,10 @@ class RNNSeq2Seq(Module):
         """o_1 … o_T, [N, T, E]: ``logits(features(...))`` are the logits.
 
         Args:
-            source, target_in: [N, S] and [N, T] token numbers, padded at the end. Target inputs start with ``bos_id``.
-            source_lengths: [N]; by default tokens up to the padding.
+            source, target_in: [N, S] and [N, T] token ids, padded at the end. Target inputs start with ``bos_id``.
+            source_lengths: [N]; by default the number of tokens before the padding.
             attention: also return the weights, [N, 1, heads, T, S].
-            guided: (0, head): also return log α of this head instead, [N, T, S], to be learned from.
+            guided: (0, head): return log α of this head instead of the weights, [N, T, S], for guided alignment.
         """
         memory = self.encode(source, lengths=source_lengths)
         if guided is None:
@@ -219,11 +219,11 @@ class RNNSeq2Seq(Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """The softmax's matrix, [V, E], for losses that multiply by it themselves."""
+        """The softmax matrix, [V, E], for losses that multiply by it themselves."""
         return self.embedding.weight if self.softmax is None else self.softmax.weight
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Memory:
-        """[N, S] token numbers → a memory to decode from."""
+        """[N, S] token ids → the memory to decode from."""
         lengths = lengths_of(source, self.pad_id) if lengths is None else lengths
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         x = self.dropout(embedding(source))
@@ -267,9 +267,9 @@ class RNNSeq2Seq(Module):
         return (logits, state, weights[:, None]) if attention else (logits, state)  # type: ignore[index]
 
     def _begin(self, memory: Memory, beams: int) -> RNNState:
-        """Lower the keys once, and start s_0 from the mean of h."""
+        """Lower the keys once, and compute s_0 from the mean of h."""
         if memory.states is None or memory.lengths is None:
-            raise ValueError("a memory of this model's own encode() is needed")
+            raise ValueError("expected a memory from this model's encode()")
         c, h, lengths = self.config, memory.states, memory.lengths
         values = h.unflatten(-1, (c.heads, -1)).transpose(1, 2)
         keys = Keys(self.score.keys(values).tensors, trusted=True)  # padding is 0 in h
@@ -300,15 +300,15 @@ class RNNSeq2Seq(Module):
         return x, context, weights
 
     def _look(self, s: Tensor, state: RNNState, attention: bool) -> tuple[Tensor, Tensor | None]:
-        """c_t of the query s_{t−1}: [R, D] → [R, D], and the weights if asked or if the next step needs them."""
+        """c_t of the query s_{t−1}: [R, D] → [R, D], and the weights if requested or needed by the next step."""
         side = 1 if state.copied else state.beams
         q = s.view(-1, side, self.config.heads, s.shape[-1] // self.config.heads).transpose(1, 2)
         keys: Tensor | Keys = state.keys if state.weights is None else self._add_location(state.keys, state.weights)
         if state.weights is None and has_observer():
-            keys = state.values  # what they were lowered from
+            keys = state.values  # an observer sees the states before lowering
         options: dict[str, Any] = {"score": self.score, "mask": state.mask, "offset": state.length}
         if state.weights is None and not attention:
-            # one query makes a dense row no larger than the keys, and then the plain formula is the fastest on a CPU
+            # with one query the dense weights are no larger than the keys: the reference is fastest on a CPU
             dense = side == 1 and s.device.type == "cpu" and not self.score.dot_shaped
             out = attend(q, keys, state.values, backend="reference" if dense else "auto", **options)
             return out.transpose(1, 2).reshape(s.shape), None
@@ -319,7 +319,7 @@ class RNNSeq2Seq(Module):
         return shown.context.transpose(1, 2).reshape(s.shape), weights
 
     def _add_location(self, keys: Keys, previous: Tensor) -> Keys:
-        """The lowered keys of this step: the features of the previous weights [R, H, S] inside or beside them."""
+        """The lowered keys of this step, with the location features of the previous weights [R, H, S]."""
         features = self.location(previous.flatten(0, 1)[:, None]).mT  # [R · H, S, features]
         moved = self.location_proj(features).unflatten(0, previous.shape[:2])
         if isinstance(self.score, Additive):

@@ -41,16 +41,16 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelConfig):
-    """What a Transformer is made of; plain values only.
+    """The configuration of a Transformer, plain values only.
 
     A model without encoder layers is decoder-only, one without decoder layers encoder-only. ``self_score``,
     ``decoder_score`` (None: the same) and ``cross_score`` are a kind ("dot", "additive", "general", "trilinear",
     "bilinear", "location", "relative", "rotary", "alibi", "t5", "cosine"), a table
     ``{kind = "additive", hidden_dim = 32}``, or groups of heads ``[[4, "dot"], [4, "additive"]]``. ``max_length`` is
-    for learned positions. ``output_bias`` adds a number per symbol to the logits, as Marian's models have it;
-    ``regard train`` does without. For encoders alone, as BERT has them: ``segments`` kinds of token, each with a vector
-    of its own that is added, and ``embedding_norm``, a norm of the sum. ``norm_eps`` is what norms add to a variance.
-    ``decoder_norm`` is where the decoder has its norms (None: where the encoder has them).
+    for learned positions. ``output_bias`` adds a bias to the logits, as in Marian's models; ``regard train`` does not
+    use it. For encoder-only models such as BERT, ``segments`` is the number of segment embeddings, and
+    ``embedding_norm`` normalizes the sum of embeddings. ``norm_eps`` is the ε that norms add to the variance.
+    ``decoder_norm`` is the decoder's ``norm`` (None: the encoder's).
     """
 
     dim: int = 512
@@ -74,7 +74,7 @@ class TransformerConfig(ModelConfig):
     embedding_norm: bool = False
     norm_eps: float = 1e-5
 
-    bert_alone: ClassVar[bool] = True  # are segments and embedding_norm for encoders alone?
+    bert_alone: ClassVar[bool] = True  # whether segments and embedding_norm need an encoder-only model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +105,7 @@ class TransformerConfig(ModelConfig):
         return norm == "pre"
 
     def layer(self, decoder: bool = False) -> dict[str, Any]:
-        """What encoder or decoder layers are made with."""
+        """Arguments of the encoder or decoder layers."""
         activation, gated = ACTIVATIONS[self.activation]
         return {
             "hidden": self.ffn_dim,
@@ -123,8 +123,8 @@ class TransformerConfig(ModelConfig):
 class TransformerState:
     """A decoder in the middle of R = N · beams hypotheses; row n · beams + b is beam b of sentence n.
 
-    What belongs to a sentence is kept once: its hypotheses attend to it side by side. Only with a cross-attention
-    score that knows positions has every hypothesis its own copy, made at the start and not touched by reordering.
+    Keys and values of a sentence are stored once, for all its hypotheses. Only if the cross-attention score is
+    positional does every hypothesis have its own copy, made at the start and not changed by reordering.
     """
 
     def __init__(self, layers: int, known: list[KeyValues], lengths: Tensor, beams: int, score: Score | None) -> None:
@@ -135,9 +135,9 @@ class TransformerState:
         self.mask = self._mask()
 
     def reorder(self, items: Tensor, sentences: Tensor | None = None) -> None:
-        """Go on with these hypotheses, [n · beams] rows, each of its own sentence.
+        """Select hypotheses, [n · beams] rows, each within its sentence.
 
-        ``sentences`` [n] says which are kept, where some are dropped.
+        ``sentences`` [n] are the sentences to keep, if some are dropped.
         """
         for cache in self.caches:
             cache.reorder(items)
@@ -152,7 +152,7 @@ class TransformerState:
 
     @property
     def copied(self) -> bool:
-        """Has every hypothesis its own copy of what belongs to a sentence?"""
+        """Whether every hypothesis has its own copy of its sentence's keys and values."""
         return self.score is not None and self.beams > 1 and self.score.positional
 
     def _mask(self) -> Mask | None:
@@ -187,7 +187,7 @@ class Transformer(Module):
         self.source_positions = self._make_positions() if both and c.positions == "learned" else None
         self.segments = nn.Embedding(c.segments, c.dim) if c.segments else None
         self.embedding_norm = nn.LayerNorm(c.dim, c.norm_eps) if c.embedding_norm else nn.Identity()
-        self.head: nn.Module | None = None  # takes the softmax matrix's place in an 8-bit copy
+        self.head: nn.Module | None = None  # replaces the softmax matrix in an 8-bit copy
         self.dropout = nn.Dropout(c.dropout)
         self.encoder = nn.ModuleList(self._encoder_layer(c.self_score) for _ in range(c.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(c.decoder_layers))
@@ -197,7 +197,7 @@ class Transformer(Module):
         )
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
-                module.trusted = True  # padding has an embedding like any other
+                module.trusted = True  # padding has a finite embedding too
         self._start()
 
     def _make_positions(self) -> SinusoidalPositions | LearnedPositions | None:
@@ -219,7 +219,7 @@ class Transformer(Module):
         return DecoderLayer(c.dim, c.heads, score=make_score(own, c.place(True)), cross_score=cross, **c.layer(True))
 
     def _start(self) -> None:
-        """Glorot's uniform; q, k and v as if they were one matrix, as PyTorch and fairseq start them."""
+        """Initialize: Glorot uniform, with q, k and v as one matrix, as in PyTorch and fairseq."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -236,7 +236,7 @@ class Transformer(Module):
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 
-    # --- the whole at once ---
+    # --- all positions at once ---
 
     def forward(self, source: Tensor | None, target_in: Tensor | None = None, **options: Any) -> Any:
         """Logits [N, T, V] of the target (of the source, [N, S, V], for an encoder-only model).
@@ -265,16 +265,16 @@ class Transformer(Module):
         """The states before the softmax, [N, T, E]: ``logits(features(...))`` are the logits.
 
         Args:
-            source, target_in: [N, S] and [N, T] token numbers, padded at the end. Target inputs start with ``bos_id``.
+            source, target_in: [N, S] and [N, T] token ids, padded at the end. Target inputs start with ``bos_id``.
                 ``source`` is None for a decoder-only model.
-            source_lengths: [N]; by default tokens up to the padding.
-            source_mask, target_mask, cross_mask: masks of your own for the encoder's, the decoder's (always causal
-                too) and the cross-attention, as ``Documents`` for packed sentences.
-            source_positions, target_positions: [N, S], [N, T] for packed sentences, which start at 0 anew.
+            source_lengths: [N]; by default the number of tokens before the padding.
+            source_mask, target_mask, cross_mask: masks for the encoder's, the decoder's (combined with the causal
+                mask) and the cross-attention, such as ``Documents`` for packed sentences.
+            source_positions, target_positions: [N, S], [N, T]; those of packed sentences restart at 0.
             attention: True, or the indices of target rows: also returns cross-attention weights,
                 [N, layers, heads, rows, S].
-            guided: a decoder layer and a head: also returns log α of its cross-attention, [N, T, S], to be learned
-                from; the other heads are not made dense.
+            guided: a decoder layer and a head: also returns log α of its cross-attention, [N, T, S], for guided
+                alignment; no dense weights of other heads are computed.
         """
         if not self.decoder:
             if source is None or target_in is not None:
@@ -305,7 +305,7 @@ class Transformer(Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """The softmax's matrix, [V, E], for losses that multiply by it themselves."""
+        """The softmax matrix, [V, E], for losses that multiply by it themselves."""
         return self.embedding.weight if self.output is None else self.output.weight
 
     def encode(
@@ -317,7 +317,7 @@ class Transformer(Module):
         positions: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Memory:
-        """[N, S] token numbers → a memory to decode from; ``segments`` [N, S] are 0 if the model has some."""
+        """[N, S] token ids → the memory to decode from; ``segments`` [N, S] are 0 by default."""
         if not self.encoder:
             raise ValueError("a decoder-only model has no source: pass None, or Memory.nothing(N) to decode")
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
@@ -350,7 +350,7 @@ class Transformer(Module):
         if memory.states is None:
             return self._decode_alone(x, mask, guided is not None or attention)
         if cross_mask is None and memory.lengths is None:
-            raise ValueError("the source came with a mask of its own: pass cross_mask= too (target rows × source)")
+            raise ValueError("the source was encoded with a mask: pass cross_mask= too (target rows × source)")
         seen = memory.mask if cross_mask is None else cross_mask
         shown = []
         for i, layer in enumerate(self.decoder):
@@ -393,12 +393,12 @@ class Transformer(Module):
         if self.segments is not None:
             x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         elif segments is not None:
-            raise ValueError("this model knows no segments: TransformerConfig(segments=2) makes one that does")
+            raise ValueError("this model has no segments: TransformerConfig(segments=2) makes one that does")
         out: Tensor = self.dropout(self.embedding_norm(x))
         return out
 
     def _embed_target(self, tokens: Tensor, offset: int, positions: Tensor | None, of: Memory | Any) -> Tensor:
-        """What the decoder reads; ``of``, the memory or the state, is for models whose decoder is told more."""
+        """The decoder's input; ``of``, the memory or the state, is for models with more inputs."""
         return self._embed(self.embedding, self.positions, tokens, offset, positions)
 
     # --- step by step ---
@@ -409,7 +409,7 @@ class Transformer(Module):
         if not self.decoder:
             raise ValueError("an encoder-only model does not decode")
         if memory.lengths is None:
-            raise ValueError("decoding needs sources with lengths, not with a mask of their own")
+            raise ValueError("decoding needs sources encoded with lengths, not with a mask")
         if memory.states is None:
             self._check_alone(False)
             return TransformerState(len(self.decoder), [], memory.lengths, beams, None)
@@ -434,7 +434,7 @@ class Transformer(Module):
     def _advance(
         self, tokens: Tensor, state: TransformerState, attention: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The states before the softmax, [R, E], of one step, and cross-attention weights if asked."""
+        """The states before the softmax, [R, E], of one step, and cross-attention weights if requested."""
         if attention and not state.known:
             self._check_alone(attention)
         x = self._embed_target(tokens[:, None], state.length, None, state)

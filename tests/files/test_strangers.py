@@ -60,8 +60,8 @@ DEEP = {
     "a" + ".a" * 200_000 + " = 1": "a key of more than 32 parts",
     "'a'" + " . 'a'" * 100_000 + " = 1": "a key of more than 32 parts",
     "[a" + ".a" * 100_000 + "]": "a key of more than 32 parts",
-    "x = " + "[" * 100_000 + "]" * 100_000: "lists or tables within each other more than 32 times",
-    "x = " + "{a=" * 20_000 + "1" + "}" * 20_000: "lists or tables within each other more than 32 times",
+    "x = " + "[" * 100_000 + "]" * 100_000: "lists or tables nested more than 32 deep",
+    "x = " + "{a=" * 20_000 + "1" + "}" * 20_000: "lists or tables nested more than 32 deep",
     "# " + "x" * (1 << 20): "more than 1,048,576 bytes",
     "x = 0x" + "f" * 100_000: "x: a whole number of more than 64 bits",
     'x = "' + '\\"' * 100_000: "Unterminated string",
@@ -104,7 +104,7 @@ WRONG = [
         'self_score = {kind = "additive", hidden_dim = "8"}',
         "score 'additive': hidden_dim must be a whole number, got '8'",
     ),
-    ("transformer", "eos_id = 2", "eos_id = 0", "eos_id must be another than pad_id and bos_id, got 0"),
+    ("transformer", "eos_id = 2", "eos_id = 0", "eos_id must differ from pad_id and bos_id, got 0"),
 ]
 
 
@@ -135,14 +135,14 @@ def test_sizes_are_checked_before_anything_is_allocated(changed, name, old, new,
     monkeypatch.setattr(folder, "make_model", lambda table, make=folder.make_model: made.append(1) or make(table))
     with torch.autograd.profiler.profile(profile_memory=True) as memory, pytest.raises(Damaged) as refused:
         regard.load(path, **CPU)
-    assert "not of one model" in str(refused.value) or "config.toml" in str(refused.value)
+    assert "belong to different models" in str(refused.value) or "config.toml" in str(refused.value)
     assert "\n" not in str(refused.value) and len(made) <= 1
     assert sum(max(event.cpu_memory_usage, 0) for event in memory.function_events) < 1 << 20
 
 
 def test_the_command_says_it_in_a_line(changed, run):
     done = run("translate", "-m", changed("transformer", "dim = 32", "dim = 1000000000"), "the dog")
-    assert done.code == 2 and done.err.count("\n") == 1 and "they are not of one model" in done.err
+    assert done.code == 2 and done.err.count("\n") == 1 and "they belong to different models" in done.err
 
 
 # --- words ---
@@ -342,7 +342,7 @@ def test_texts_unpack_within_bounds(tmp_path, monkeypatch, run, whole, end):
     (tmp_path / "x.gz").write_bytes(gzip.compress((b"x" * (1 << 19) + end) * 32, 1))
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"x\.gz: unpacked it has more than 4,194,304 bytes: give it in parts"):
+        with pytest.raises(ValueError, match=r"x\.gz: more than 4,194,304 bytes when unpacked; split the file"):
             files.whole(tmp_path / "x.gz")
         if end:
             assert sum(map(len, files.lines(tmp_path / "x.gz"))) == 16 << 20

@@ -175,7 +175,7 @@ def test_segments_are_for_encoders():
     with pytest.raises(ValueError, match="segments and embedding_norm are for models with decoder_layers = 0"):
         TransformerConfig(vocab_size=9, dim=8, heads=2, segments=2)
     plain = Transformer(TransformerConfig(vocab_size=9, dim=8, ffn_dim=8, heads=2, decoder_layers=0))
-    with pytest.raises(ValueError, match="knows no segments"):
+    with pytest.raises(ValueError, match="has no segments"):
         plain.encode(torch.tensor([[3, 4]]), segments=torch.tensor([[0, 1]]))
 
 

@@ -211,5 +211,5 @@ def test_the_softmax_bias_is_kept_in_8_bits_and_refused_in_training():
     features = torch.zeros(2, 32)
     torch.testing.assert_close(model.logits(features)[1], model.output_bias)
     torch.testing.assert_close(to_int8(model, at_least=0).logits(features)[1], model.output_bias)
-    with pytest.raises(ValueError, match="output_bias is for models that come from elsewhere"):
+    with pytest.raises(ValueError, match="output_bias is only for imported models"):
         TranslationObjective(model, smoothing=0.1, rdrop=0.0)

@@ -94,7 +94,7 @@ def test_a_file_is_missing(saved, name):
 def test_training_has_not_ended(saved):
     (saved / "model.safetensors").unlink()
     (saved / "checkpoints").mkdir()
-    with pytest.raises(FileNotFoundError, match="its training has not ended: run the same command again"):
+    with pytest.raises(FileNotFoundError, match="its training is not finished: run the same command again"):
         folder.open(saved)
 
 
@@ -141,7 +141,7 @@ def test_parts_of_different_models(saved, subwords, tmp_path):
     folder.save(tmp_path / "other", transformer(subwords, dim=8), subwords)
     shutil.copy(tmp_path / "other" / "model.safetensors", saved)
     with pytest.raises(
-        Damaged, match=r"is \[\d+(, \d+)?\], config.toml says \[\d+(, \d+)?\]; they are not of one model"
+        Damaged, match=r"is \[\d+(, \d+)?\], config.toml says \[\d+(, \d+)?\]; they belong to different models"
     ):
         folder.open(saved)
     folder.save(tmp_path / "other", transformer(subwords, encoder_layers=2), subwords)

@@ -242,5 +242,5 @@ def test_what_a_pointer_cannot_be():
         PointerConfig(**{**SMALL, "copy_dim": 0})
     with pytest.raises(ValueError, match="encoder_layers must be a whole number at least 1"):
         PointerConfig(**{**SMALL, "encoder_layers": 0})
-    with pytest.raises(ValueError, match="it takes lengths, not a mask"):
+    with pytest.raises(ValueError, match="pass lengths, not a mask"):
         made().encode(SOURCE, mask=torch.ones(3, 1, 6, 6, dtype=torch.bool))

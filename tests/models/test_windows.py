@@ -116,7 +116,7 @@ def test_what_cannot_be_is_told(models):
         PointerConfig(**size, windows=True)
     with pytest.raises(ValueError, match="output_scale must be a number above 0, got 0"):
         PointerConfig(**size, output_scale=0)
-    with pytest.raises(ValueError, match="takes lengths alone, got mask"):
+    with pytest.raises(ValueError, match="takes only lengths, got mask"):
         models[0].encode(torch.tensor([[7, 4]]), mask=torch.ones(2, 2, dtype=torch.bool))
     other = PointerTransformer(PointerConfig(**size, encoder_layers=1, decoder_layers=1))
     with pytest.raises(ValueError, match=r"does not fit into the model, embedding\.weight"):
