@@ -12,6 +12,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc"),
 ]
 SCRIPT = """
+import os
 import torch, regard
 from regard.score import Additive, ALiBi, Dot, Location, Relative, T5Bias
 
@@ -26,20 +27,24 @@ def peak():  # of the process so far, in bytes; ru_maxrss would count the parent
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
-run(256)
-before = peak()
-run({n})
-print(peak() - before)
+for n in {lengths}:
+    if os.fork() == 0:  # each run begins with the memory of a process that has imported and done nothing
+        run(256)
+        before = peak()
+        run(n)
+        print(peak() - before, flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 LENGTHS = [2048, 4096, 8192]
 
 
-def added(n, backend, score="Additive(8, 8, 8)"):
-    """Bytes that the run of length n adds to the peak of a fresh process that has run a short one."""
-    code = SCRIPT.format(n=n, backend=backend, score=score)
+def added(lengths, backend, score="Additive(8, 8, 8)"):
+    """Bytes that a run of each length adds to the peak of a fresh process that has run a short one."""
+    code = SCRIPT.format(lengths=lengths, backend=backend, score=score)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return [int(line) for line in done.stdout.split()]
 
 
 SCORES = {  # with the numbers per pair that a textbook keeps
@@ -53,7 +58,7 @@ SCORES = {  # with the numbers per pair that a textbook keeps
 
 @pytest.mark.parametrize("score", SCORES)
 def test_forward_and_backward_in_linear_memory(score):
-    used = [added(n, "auto", score) for n in LENGTHS]
+    used = added(LENGTHS, "auto", score)
     dense = [n * n * SCORES[score] * 4 for n in LENGTHS]
     floor = 2**23  # tiles and the allocator's grain, which do not grow
     exponent = math.log((used[-1] + floor) / (used[0] + floor)) / math.log(LENGTHS[-1] / LENGTHS[0])
@@ -63,5 +68,5 @@ def test_forward_and_backward_in_linear_memory(score):
 
 def test_the_measurement_sees_dense_memory():
     """The reference at a modest length, so that the test above could fail."""
-    small, large = (added(n, "reference") for n in (512, 2048))
+    small, large = added([512, 2048], "reference")
     assert large > 2048 * 2048 * 8 * 4 and large / small > 8

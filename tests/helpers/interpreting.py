@@ -19,3 +19,35 @@ with mock.patch.dict(os.environ, {} if CUDA else {"TRITON_INTERPRET": os.environ
     from regard.kernels.gpu.additive import _device as _additive  # noqa: F401
     from regard.kernels.gpu.offset import _device as _offset  # noqa: F401
     from regard.train import _triton_loss  # noqa: F401
+
+
+def _patch_once_a_launch():
+    """Have the interpreter patch ``triton.language`` once a launch, not at every call of a device function.
+
+    It looks through all members of these modules each time, to find them patched: a third of a test's time.
+    """
+    from triton.runtime import interpreter
+
+    patch_anew, patched = interpreter._patch_lang, set()
+
+    def patch(fn):
+        modules = {id(x) for x in fn.__globals__.values() if x is interpreter.tl or x is interpreter.tl.core}
+        if modules <= patched:
+            return None  # a device function's; nobody restores it
+        launch, scope = not patched, patch_anew(fn)
+        patched.update(modules)
+        if launch:
+            restore = scope.restore
+
+            def restore_all():
+                patched.clear()
+                restore()
+
+            scope.restore = restore_all
+        return scope
+
+    interpreter._patch_lang = patch
+
+
+if not CUDA:
+    _patch_once_a_launch()
