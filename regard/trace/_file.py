@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTe
 from regard.trace._call import Call
 from regard.trace._trace import Trace
 from regard.trace._validate import check_call, check_numbers, make_part
+from regard.trace._walk import memory_of
 
 VERSION = 1
 TYPES: dict[str, type] = {t.__name__: t for t in (Problem, Terms, DotTerm, TanhTerm, OffsetTerm, BiasTerm, KeyTerm)}
@@ -32,7 +34,7 @@ UNUSABLE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, 
 def save(trace: Trace, path: str | os.PathLike[str], *, inputs: bool = False) -> None:
     """Write a trace, with every logsumexp known so far."""
     tensors: dict[str, Tensor] = {}
-    shared: dict[Any, str] = {}  # also between calls: of one module they have one projection
+    shared: dict[Hashable, str] = {}  # also between calls: of one module they have one projection
     calls = [_pack_call(call, f"{i}", tensors, shared, inputs) for i, call in enumerate(trace.recorded)]
     labels = [[kind, item, *sides] for (kind, item), sides in trace.texts.items()]
     write_tensors(path, tensors, {"what": "trace", "version": VERSION, "calls": calls, "labels": labels})
@@ -65,8 +67,10 @@ def _in_a_line(error: Exception) -> str:
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
-def _pack_call(call: Call, at: str, tensors: dict[str, Tensor], shared: dict[Any, str], inputs: bool) -> dict[str, Any]:
-    packed: dict[str, Any] = {"name": call.name, "kind": call.kind, "scores": list(call.scores_of)}
+def _pack_call(
+    call: Call, at: str, tensors: dict[str, Tensor], shared: dict[Hashable, str], inputs: bool
+) -> dict[str, object]:
+    packed: dict[str, object] = {"name": call.name, "kind": call.kind, "scores": list(call.scores_of)}
     packed["problems"] = [_pack(p, f"{at}.{i}", tensors, shared) for i, p in enumerate(call.problems)]
     for name in (*OPTIONAL, *(INPUTS if inputs else ())):
         packed[name] = _pack(getattr(call, name), f"{at}.{name}", tensors, shared)
@@ -85,10 +89,10 @@ def _unpack_call(packed: dict[str, Any], tensors: dict[str, Tensor]) -> Call:
     return call
 
 
-def _pack(x: Any, at: str, tensors: dict[str, Tensor], shared: dict[Any, str]) -> Any:
+def _pack(x: object, at: str, tensors: dict[str, Tensor], shared: dict[Hashable, str]) -> object:
     """Plain values that say how to build ``x``; its tensors go into ``tensors``, each once."""
     if isinstance(x, Tensor):
-        key = (x.data_ptr(), x.shape, x.stride(), x.dtype)
+        key = memory_of(x)
         if key not in shared:
             shared[key] = at
             tensors[at] = x

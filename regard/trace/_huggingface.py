@@ -7,7 +7,7 @@ with the same mask function, and shows what went in and came out. Numbers do not
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -83,8 +83,8 @@ def _register(implementation: str) -> None:
         )
 
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: object, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, object]:
         if implementation == "eager":
             own = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
         else:
@@ -94,14 +94,16 @@ def _register(implementation: str) -> None:
         if watch is None or torch.compiler.is_compiling():
             return out, weights
         with torch.no_grad():
-            seen = _seen(module, query, key, value, attention_mask, kwargs)
+            seen = _observation(module, query, key, value, attention_mask, kwargs)
         return watch(module, seen, out.transpose(1, 2)).transpose(1, 2), weights
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[implementation])
 
 
-def _seen(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]) -> Observation:
+def _observation(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: object, kwargs: Mapping[str, Any]
+) -> Observation:
     """The call as ours: its score, mask and sink."""
     score: Score = Dot(scale=kwargs.get("scaling"))
     if kwargs.get("softcap") is not None:

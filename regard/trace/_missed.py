@@ -92,7 +92,7 @@ def _called(kind: type[nn.Module]) -> set[str]:
     return names
 
 
-def _function(x: Any) -> FunctionType | None:
+def _function(x: object) -> FunctionType | None:
     """The function as written, without its decorators."""
     written: Any = x
     if isinstance(x, FunctionType | staticmethod | classmethod):

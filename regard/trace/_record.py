@@ -8,10 +8,9 @@ that library's attention interface.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from regard.trace._call import Call, describe
 from regard.trace._huggingface import watch_transformers
 from regard.trace._torch import batch_first, is_usual, read
 from regard.trace._trace import Trace
-from regard.trace._walk import map_tensors
+from regard.trace._walk import map_tensors, memory_of
 
 OUTPUTS = ("out_proj", "o_proj", "c_proj", "wo", "dense")  # what output projections are called
 
@@ -90,8 +89,8 @@ class _Frame:
 
     name: str
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
 
 
 class _Recorder:
@@ -146,7 +145,7 @@ class _Recorder:
 
     # --- which module runs ---
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if threading.get_ident() != self.thread:
             return
         if not self.stack and module is self.model and self.trace is not None:
@@ -155,12 +154,12 @@ class _Recorder:
             self.trace.ran[self.names[module]] = type(module)
         self.stack.append(_Frame(self.names[module], module, args, kwargs))
 
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    def _leave(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> object:
         if threading.get_ident() != self.thread or not self.stack:
             return None
         frame = self.stack.pop()
-        if isinstance(module, nn.MultiheadAttention) and result is not None and is_usual(module, args, kwargs):
-            return self._multihead(module, frame, result)
+        if isinstance(module, nn.MultiheadAttention) and isinstance(result, Tensor | tuple):
+            return self._multihead(module, frame, result) if is_usual(module, args, kwargs) else None
         return None
 
     # --- what it attends to ---
@@ -184,7 +183,9 @@ class _Recorder:
             frame = _Frame(self.names.get(module, type(module).__name__), module, (), {})
         return self._see(frame, seen, out, "cross" if _is_cross(frame) else "self")
 
-    def _multihead(self, module: nn.MultiheadAttention, frame: _Frame, result: Any) -> Any:
+    def _multihead(
+        self, module: nn.MultiheadAttention, frame: _Frame, result: Tensor | tuple[Tensor, ...]
+    ) -> Tensor | tuple[Tensor, ...] | None:
         """A call of torch.nn.MultiheadAttention, after it returned."""
         shown = result[0] if isinstance(result, tuple) else result
         with torch.no_grad():
@@ -225,15 +226,15 @@ class _Recorder:
     # --- the recorded parts ---
 
     def _call(self, frame: _Frame | None, seen: Observation, out: Tensor | None, kind: str) -> Call:
-        known: dict[Any, Tensor] = {}
+        known: dict[Hashable, Tensor] = {}
 
         def copy(x: Tensor) -> Tensor:
-            key = (x.data_ptr(), x.shape, x.stride(), x.dtype)
+            key = memory_of(x)
             if key not in known:
                 known[key] = self._copy(x)
             return known[key]
 
-        problems: tuple[Problem, ...] = map_tensors(tuple(_bare(p, self.values) for p in seen.problems), copy)
+        problems = map_tensors(tuple(_bare(p, self.values) for p in seen.problems), copy)
         parts = seen.score.scores if isinstance(seen.score, PerHead) else [seen.score]
         call = Call(frame.name if frame else "", kind, problems, tuple(describe(part) for part in parts))
         call.q = copy(self._flat(seen.q, seen))
@@ -287,7 +288,7 @@ def _given(frame: _Frame) -> tuple[Tensor | None, Tensor | None]:
     return _states(first), _states(second)
 
 
-def _states(x: Any) -> Tensor | None:
+def _states(x: object) -> Tensor | None:
     return x if isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 3 else None
 
 
@@ -318,7 +319,7 @@ def _projection(
     frame: _Frame, names: Mapping[nn.Module, str], heads: int, value_dim: int
 ) -> tuple[Tensor | None, Tensor | None]:
     """The output projection by heads, [H, Dv, E], and its bias, where they can be found."""
-    places: list[Any] = [frame.module]
+    places: list[nn.Module] = [frame.module]
     if "." in frame.name:  # BERT has it in a module beside: attention.self, attention.output.dense
         parent = frame.name.rsplit(".", 1)[0]
         beside = next((m for m, name in names.items() if name == f"{parent}.output"), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ class Multihead(NamedTuple):
     cross: bool
 
 
-def is_usual(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_usual(module: nn.MultiheadAttention, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Was it called as torch.nn.MultiheadAttention is? A subclass may have a forward of its own."""
     try:
         _SIGNATURE.bind(module, *args, **kwargs)
@@ -35,7 +35,7 @@ def is_usual(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[
     return True
 
 
-def read(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Multihead:
+def read(module: nn.MultiheadAttention, args: tuple[object, ...], kwargs: dict[str, object]) -> Multihead:
     """The attention of a call with these arguments."""
     given = _SIGNATURE.bind(module, *args, **kwargs).arguments
     query, key, value = (given[name] for name in ("query", "key", "value"))
@@ -47,7 +47,7 @@ def read(module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str,
     q, k, v = (x.unflatten(-1, (module.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
     if module.add_zero_attn:
         k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
-    score, mask, offset = _masked(given.get("attn_mask"), given.get("key_padding_mask"), q, k)
+    score, mask, offset = _read_masks(given.get("attn_mask"), given.get("key_padding_mask"), q, k)
     return Multihead(observation_of(q, k, v, score=score, mask=mask, offset=offset), query, key, cross)
 
 
@@ -67,7 +67,9 @@ def _project(m: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor
     return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
 
 
-def _masked(attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> tuple[Score, Mask | None, int]:
+def _read_masks(
+    attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor
+) -> tuple[Score, Mask | None, int]:
     """Its masks are True, or −inf, where attention is not allowed; keys that it added itself are visible."""
     score: Score = Dot()
     mask: Mask | None = None

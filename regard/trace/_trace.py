@@ -44,8 +44,8 @@ class Trace:
 
     def __init__(self) -> None:
         self.recorded: list[Call] = []
-        self.model: Any = None
-        self.run: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # how the model was called last
+        self.model: torch.nn.Module | None = None
+        self.run: tuple[tuple[object, ...], dict[str, object]] | None = None  # how the model was called last
         self.ran: dict[str, type[torch.nn.Module]] = {}  # modules that ran, by path
         self.texts: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
         self._index: dict[str, dict[str, list[Call]]] | None = None
@@ -450,8 +450,7 @@ class Trace:
         """
         from regard.explorer.export import save
 
-        chosen: dict[str, Any] = {"view": view, "kind": kind, "layer": layer, "head": head, "query": query}
-        save(self, path, title=title, item=item, bits=bits, **chosen)
+        save(self, path, item=item, title=title, bits=bits, view=view, kind=kind, layer=layer, head=head, query=query)
 
     # --- finding calls ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, get_type_hints
+from typing import TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -33,14 +33,18 @@ PROBLEM = {"v": "B.SD", "offset": "bl", "key_positions": "bS", "sink": ".h", "ba
 WHOLE = ("offset", "key_positions", "bad_keys", "bad_rows")  # no real numbers
 
 
-def make_part(cls: type, values: Mapping[str, Any]) -> Any:
+T = TypeVar("T")
+
+
+def make_part(cls: type[T], values: Mapping[str, object]) -> T:
     """A part of a problem, if its fields are of the types that they are declared as."""
-    check(values, _hints(cls))
+    fields: type = cls
+    check(values, _hints(fields))
     return cls(**values)
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: type) -> dict[str, object]:
     return get_type_hints(cls, localns={"Mask": Mask})
 
 
@@ -93,7 +97,7 @@ def _check_shapes(call: Call) -> None:
             raise ValueError(f"what is known of head {head}, item {item} is not of this call")
 
 
-def _check_parts(of: Any, parts: Mapping[str, str], sizes: Mapping[str, int]) -> None:
+def _check_parts(of: object, parts: Mapping[str, str], sizes: Mapping[str, int]) -> None:
     for name, letters in parts.items():
         x = getattr(of, name)
         if not isinstance(x, Tensor):
