@@ -1,4 +1,4 @@
-"""Word alignments: from attention, by counting, two directions made one, files of them, and how good they are."""
+"""Word alignments: from attention or statistics, their symmetrization, file formats and error rates."""
 
 from regard.align.attention import links, word_weights
 from regard.align.error_rate import Quality, quality

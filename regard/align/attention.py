@@ -1,6 +1,6 @@
-"""Word alignments from attention: weights between words, and the links that they make.
+"""Word alignments from attention: weights between words, and links from these weights.
 
-T and S are subwords of target and source, J and I their words.
+T and S count the subwords of target and source, J and I their words.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def word_weights(
 ) -> Tensor:
     """How much each target word attends to each source word, [J, I].
 
-    ``weights`` [layers, heads, T, S] are those of cross-attention in a forced decode, that is with the target given:
-    row t reads <s> y₁ … y_t, its last input being y_t, and predicts y_{t+1}. One ``layer`` and ``head`` are taken, or
-    the mean over them. With ``shift`` the row of y_t is that where it is the input, row t, else that where it is
-    predicted, row t − 1. In models of real text the first is far better (Chen et al. 2020,
-    https://arxiv.org/abs/2004.14837); a small model of text that is easy to predict looks at a word's source when it
-    predicts it, so compare both.
+    ``weights`` [layers, heads, T, S] are the cross-attention weights of a forced decode, with the target given: row t
+    reads <s> y₁ … y_t and predicts y_{t+1}. ``layer`` and ``head`` select one, None the mean over all. With ``shift``
+    the weights of y_t are those of the step that receives it as input, row t; otherwise those of the step that predicts
+    it, row t − 1. For models of real text the input row is far better (Chen et al. 2020,
+    https://arxiv.org/abs/2004.14837). A small model of easily predicted text attends to a word's source when predicting
+    it, so compare both.
 
-    ``source_words`` and ``target_words`` are the word of every subword (``Encoded.words``), −1 for none; they may leave
-    out <s> and </s> at the end. The subwords of a source word are added up; those of a target word give their mean, or
-    their maximum.
+    ``source_words`` and ``target_words`` are the word number of every subword (``Encoded.words``), −1 for none; they
+    may omit <s> and </s> at the end. Weights are summed over the subwords of a source word, and averaged (or
+    maximized, with ``merge``) over those of a target word.
     """
     if weights.ndim != 4:
         raise ValueError(f"weights: expected [layers, heads, T, S], got shape {tuple(weights.shape)}")
@@ -58,14 +58,14 @@ def word_weights(
 
 
 def word_matrix(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Tensor:
-    """Of subwords to words, [..., T, S] → [..., J, I]: those of a source word added up, the mean over a target word."""
+    """From subwords to words, [..., T, S] → [..., J, I]: sums over source words, means over target words."""
     source = _groups(source_words, weights.device).to(weights.dtype)  # [S, I]
     target = _groups(target_words, weights.device).to(weights.dtype)  # [T, J]
     return (target.T @ (weights @ source)) / target.sum(0)[:, None].clamp(min=1)
 
 
 def by_word(rows: Tensor, words: Sequence[int], count: int) -> Tensor:
-    """Columns of subwords added up to columns of ``count`` words, [.., S] → [.., I]; word −1 is none.
+    """Sum the columns of subwords into those of ``count`` words, [.., S] → [.., I]; word −1 is dropped.
 
     In O(S + I) memory, for documents of any length.
 
@@ -77,11 +77,11 @@ def by_word(rows: Tensor, words: Sequence[int], count: int) -> Tensor:
 
 
 def links(matrix: Tensor, *, threshold: float | None = None, mutual: bool = False) -> Links:
-    """From word weights [J, I]: each target word to the source word it attends to most, or to all with ``threshold``.
+    """Links from word weights [J, I]: each target word with its largest weight, or all of at least ``threshold``.
 
-    With ``mutual`` a link also has to be the greatest weight of its source word, which leaves one-to-one links, fewer
-    and surer; ``threshold`` is then on √(w / Σ_i w · w / Σ_j w), its share of all that its two words give and get. A
-    word that attends to nothing has no link.
+    With ``mutual`` a link must also be the largest weight of its source word: links are then one-to-one, fewer and more
+    precise, and ``threshold`` applies to √(w / Σ_i w · w / Σ_j w), the geometric mean of the weight's shares of its row
+    and column. A word without weight has no link.
 
     >>> sorted(links(torch.tensor([[0.1, 0.6], [0.4, 0.3]])))
     [(0, 1), (1, 0)]
@@ -104,7 +104,7 @@ def links(matrix: Tensor, *, threshold: float | None = None, mutual: bool = Fals
 
 
 def _most(matrix: Tensor) -> Tensor:
-    """Where the greatest weight of each row is, the first of several; nowhere in a row of zeros."""
+    """True at the largest weight of each row, the first of several; rows of zeros have none."""
     most, where = matrix.max(-1, keepdim=True)
     return torch.zeros_like(matrix, dtype=torch.bool).scatter_(-1, where, most > 0)
 
@@ -128,7 +128,7 @@ def _picked(weights: Tensor, index: int | None, what: str) -> Tensor:
 
 
 def _groups(words: Sequence[int], device: torch.device) -> Tensor:
-    """[subwords, words], 1 where a subword is of a word."""
+    """[subwords, words], 1 where a subword belongs to a word."""
     count = max(words, default=-1) + 1
     of = torch.tensor(words, dtype=torch.long, device=device)
     return (of[:, None] == torch.arange(count, device=device)).double()

@@ -1,4 +1,4 @@
-"""How good word alignments are: precision, recall, and the alignment error rate, AER."""
+"""The quality of word alignments: precision, recall, and the alignment error rate, AER."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.align.link import Alignment, Link
 
 @dataclass(frozen=True)
 class Quality:
-    """How well links A agree with sure links S and possible links P ⊇ S (Och and Ney 2003)."""
+    """The agreement of links A with sure links S and possible links P ⊇ S (Och and Ney 2003)."""
 
     found: int  # |A|
     sure: int  # |S|
@@ -38,7 +38,7 @@ class Quality:
 
 
 def quality(found: Sequence[Iterable[Link]], gold: Sequence[Alignment | Iterable[Link]]) -> Quality:
-    """Over a whole set of sentence pairs. Gold links that are not an ``Alignment`` are all sure.
+    """The quality over all sentence pairs. Gold links other than an ``Alignment`` are all sure.
 
     >>> from regard.align import parse
     >>> print(quality([{(0, 0), (1, 1)}], [parse("0-0 1p1 2-1")]))

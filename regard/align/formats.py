@@ -1,4 +1,4 @@
-"""Files of word alignments: the Pharaoh format, and that of the NAACL 2003 shared task."""
+"""File formats of word alignments: Pharaoh, and the NAACL 2003 shared task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Entry = TypeVar("Entry")
 def parse(line: str, *, base: int = 0) -> Alignment:
     """A line in Pharaoh format: ``0-0 1-2``, source first. ``1p2`` and ``1?2`` are possible links only.
 
-    ``base`` is what words are counted from in the line.
+    ``base`` is the number of the first word.
 
     >>> sorted(parse("1-1 2p1", base=1).possible)
     [(0, 0), (1, 0)]
@@ -35,7 +35,7 @@ def parse(line: str, *, base: int = 0) -> Alignment:
 
 
 def pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), *, base: int = 0) -> str:
-    """Links as a line in Pharaoh format; possible ones that are not sure as ``1p2``.
+    """Links as a line in Pharaoh format; links that are only possible as ``1p2``.
 
     >>> pharaoh({(1, 0), (0, 0)}, base=1)
     '1-1 2-1'
@@ -51,14 +51,14 @@ def read_pharaoh(path: str | os.PathLike[str], *, base: int = 0) -> list[Alignme
 
 
 def write_pharaoh(path: str | os.PathLike[str], alignments: Iterable[Iterable[Link]], *, base: int = 0) -> None:
-    """Writes a line of links per sentence pair."""
+    """Write a line of links per sentence pair."""
     Path(path).write_text("".join(pharaoh(one, base=base) + "\n" for one in alignments), encoding="utf-8")
 
 
 def read_naacl(path: str | os.PathLike[str]) -> dict[int, Alignment]:
-    """A file of the NAACL 2003 shared task: ``sentence source target [S|P] [confidence]`` per link, all from 1.
+    """A file of the NAACL 2003 shared task: ``sentence source target [S|P] [confidence]`` per link, counted from 1.
 
-    The result is by sentence number, as in the file. (Mihalcea and Pedersen 2003.)
+    The result is keyed by the file's sentence numbers (Mihalcea and Pedersen 2003).
     """
     sure: dict[int, set[Link]] = {}
     possible: dict[int, set[Link]] = {}

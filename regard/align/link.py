@@ -1,4 +1,4 @@
-"""What an alignment is made of: links between words, sure or possible."""
+"""Links between words, and alignments of sure and possible links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Links = frozenset[Link]
 
 
 class Alignment(NamedTuple):
-    """Links that are sure, and those that are possible, the sure ones among them."""
+    """Sure links, and possible links, which include the sure ones."""
 
     sure: Links
     possible: Links

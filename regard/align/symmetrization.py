@@ -1,4 +1,4 @@
-"""One alignment of two: that of a model from source to target, and that of one from target to source."""
+"""Symmetrization: combine the alignments of a source-to-target and a target-to-source model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ Method = Literal["intersection", "union", "grow-diag-final-and"]
 
 
 def swap(one: Iterable[Link]) -> Links:
-    """The links seen from the other side: what a model from target to source found, as links of ours."""
+    """Reverse links: those of a target-to-source model as (source, target)."""
     return frozenset((j, i) for i, j in one)
 
 
 def symmetrize(forward: Iterable[Link], backward: Iterable[Link], method: Method = "grow-diag-final-and") -> Links:
-    """One alignment of two, both as (source, target).
+    """Combine two alignments, both as (source, target).
 
-    grow-diag-final-and (Koehn, Och and Marcu 2003): from the intersection, neighbours (also diagonal ones) in the union
-    are added as long as they give a link to a word that had none; then those links of either direction that join two
-    words without one.
+    grow-diag-final-and (Koehn, Och and Marcu 2003) starts from the intersection. It repeatedly adds neighbours in the
+    union, also diagonal ones, that link an unlinked word; then links of either direction between two unlinked words.
 
     >>> sorted(symmetrize({(0, 0), (1, 1)}, {(0, 0), (2, 1)}))
     [(0, 0), (1, 1), (2, 1)]
@@ -40,13 +39,13 @@ def symmetrize(forward: Iterable[Link], backward: Iterable[Link], method: Method
         sources.add(link[0])
         targets.add(link[1])
 
-    # few links may still be added, and only those beside them can make it so
+    # only links beside a candidate can cause one to be added
     left = {(i, j) for i, j in union - found if i not in sources or j not in targets}
     beside = {(i + a, j + b) for i, j in left for a, b in _NEIGHBOURS} & union
     order, grown = sorted(beside, key=_by_target), True
     while grown:
         grown = False
-        for i, j in (link for link in order if link in found):  # also those added on the way
+        for i, j in (link for link in order if link in found):  # including links added in this pass
             for link in ((i + a, j + b) for a, b in _NEIGHBOURS):
                 if link in left and (link[0] not in sources or link[1] not in targets):
                     add(link)

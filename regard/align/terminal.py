@@ -1,4 +1,4 @@
-"""Word weights drawn in characters, for a terminal."""
+"""Draw word weights with characters, for a terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from regard.text.graphemes import clusters, width
 
 
 def picture(matrix: Tensor, source: Sequence[str], target: Sequence[str], *, marked: Iterable[Link] = ()) -> str:
-    """Word weights [J, I] drawn in characters: a row per target word, source words standing above their columns.
+    """Draw word weights [J, I]: a row per target word, the source words above their columns.
 
-    The darkest cell is the largest weight; ``marked`` links have brackets.
+    The darkest cell has the largest weight; ``marked`` links are in brackets.
 
     >>> import torch
     >>> print(picture(torch.tensor([[0.9, 0.1], [0.0, 1.0]]), ["the", "cat"], ["le", "chat"], marked={(1, 1)}))
