@@ -1,4 +1,4 @@
-"""How good an output is: BLEU and chrF here; ROUGE in `rouge`, exact match and F1 in `squad`."""
+"""Evaluation metrics: BLEU and chrF here; ROUGE in `rouge`, exact match and F1 in `squad`."""
 
 from regard.evaluate.bleu import Comparison, Metric, compare, evaluate
 

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF by sacrebleu, with signatures, and whether a difference is one of chance."""
+"""BLEU and chrF by sacrebleu, with signatures, and the significance of differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEED, SAMPLES = 12345, 1000
 
 
 class Metric(NamedTuple):
-    """A corpus score: its name, value, and sacrebleu's signature, which says how it was counted."""
+    """A corpus score with sacrebleu's signature, which records its settings."""
 
     name: str
     score: float
@@ -21,10 +21,10 @@ class Metric(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Two outputs by one metric: the difference, its 95 % interval, and p, how likely chance alone makes one as large.
+    """The difference of two outputs in one metric, its 95 % interval, and its p-value.
 
-    Paired bootstrap (Koehn 2004, https://aclanthology.org/W04-3250): the same sentences are drawn, with repetition, for
-    both. Draws and p are those of ``sacrebleu --paired-bs`` with the same seed.
+    Paired bootstrap (Koehn 2004, https://aclanthology.org/W04-3250): the same sentences are drawn with replacement for
+    both outputs. Draws and p are those of ``sacrebleu --paired-bs`` with the same seed.
     """
 
     name: str
@@ -42,7 +42,7 @@ def evaluate(
     lowercase: bool = False,
     smooth: str = "exp",
 ) -> list[Metric]:
-    """BLEU and chrF of the outputs. ``tokenize="none"`` is for text that has been tokenized already."""
+    """BLEU and chrF of the outputs. ``tokenize="none"`` is for tokenized text."""
     metrics = _metrics(tokenize, lowercase, smooth)
     _check(outputs, references)
     found = []
@@ -63,7 +63,7 @@ def compare(
     lowercase: bool = False,
     smooth: str = "exp",
 ) -> list[Comparison]:
-    """How much better ``second`` is than ``first``, and whether it would be on other sentences too."""
+    """How much better ``second`` is than ``first``, and whether the difference is significant."""
     if samples < 1:
         raise ValueError(f"samples: expected at least 1, got {samples}")
     metrics = _metrics(tokenize, lowercase, smooth)
@@ -99,7 +99,7 @@ def _metrics(tokenize: str, lowercase: bool, smooth: str) -> Mapping[str, Any]:
         raise ValueError(f"tokenize: expected one of {', '.join(known)}, got {tokenize!r}")
     if smooth not in smooths:
         raise ValueError(f"smooth: expected one of {', '.join(smooths)}, got {smooth!r}")
-    bleu = BLEU(tokenize=tokenize, lowercase=lowercase, smooth_method=smooth, force=True)  # it needs no warning
+    bleu = BLEU(tokenize=tokenize, lowercase=lowercase, smooth_method=smooth, force=True)  # no warnings
     return {"BLEU": bleu, "chrF": CHRF(lowercase=lowercase)}
 
 

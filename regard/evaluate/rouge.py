@@ -1,4 +1,4 @@
-"""ROUGE by the rouge-score package, counted as in the literature of short summaries: stemmed, sentence by sentence."""
+"""ROUGE by the rouge-score package, as usual for short summaries: stemmed, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeL"}
 
 
 def rouge(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Mean F₁ · 100 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L; of several references the best by each.
+    """Mean F₁ · 100 of ROUGE-1, ROUGE-2 and summary-level ROUGE-L; the best of several references for each metric.
 
-    Summaries are cut into lines and sentences, as ROUGE-L over summaries wants them.
+    Summaries are split into lines and sentences, as summary-level ROUGE-L expects.
     """
     try:
         from rouge_score.rouge_scorer import RougeScorer

@@ -1,7 +1,7 @@
-"""Exact match and F1 of answers, as SQuAD counts them (Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250).
+"""Exact match and F1 of answers, as in SQuAD (Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250).
 
-Case, punctuation (ASCII), the words a, an and the, and white space do not count. F1 is that of the words that answer
-and reference share; of several references the best one counts; a question without an answer has the reference "".
+Case, ASCII punctuation, the articles a, an and the, and white space are ignored. F1 is over the words that answer and
+reference share. The best of several references counts. An unanswerable question has the reference "".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class AnswerQuality(NamedTuple):
-    """Per cent of questions: answered exactly, and the mean F1."""
+    """Exact match and mean F1, in per cent."""
 
     exact: float
     f1: float
@@ -44,7 +44,7 @@ def exact_match(answer: str, reference: str) -> float:
 
 
 def f1(answer: str, reference: str) -> float:
-    """2 P R / (P + R) over words, each as often as it occurs.
+    """2 P R / (P + R) over words with multiplicity.
 
     >>> round(f1("in the city of Paris", "Paris city"), 4)  # P = 2/4, R = 2/2
     0.6667
@@ -57,7 +57,7 @@ def f1(answer: str, reference: str) -> float:
 
 
 def quality(answers: Sequence[str], references: Sequence[Sequence[str]]) -> AnswerQuality:
-    """Of an answer to each question, given its references; none stand for "no answer".
+    """The quality of an answer to each question, given its references; no references mean "no answer".
 
     >>> print(quality(["Paris", "on Monday"], [["paris", "Paris, France"], ["Monday", "Tuesday"]]))
     EM 50.00, F1 83.33 (2 questions)
@@ -66,7 +66,7 @@ def quality(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Answ
         raise ValueError(f"expected an answer to each of {len(references):,} questions, got {len(answers):,}")
     exact = overlap = 0.0
     for answer, right in zip(answers, references, strict=True):
-        # an answer that is nothing but articles and punctuation is no reference, unless all are
+        # a reference of only articles and punctuation is ignored, unless all are
         known = [r for r in right if normalize(r)] or [""]
         exact += max(exact_match(answer, r) for r in known)
         overlap += max(f1(answer, r) for r in known)
