@@ -1,1 +1,1 @@
-"""What experiments and tests are made of: a toy grammar with gold alignments."""
+"""Data for experiments and tests: a toy grammar with gold alignments."""

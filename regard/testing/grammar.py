@@ -1,9 +1,8 @@
-"""A toy grammar that speaks English and French at once: sentence pairs with gold word alignments.
+"""A toy grammar of English and French: sentence pairs with gold word alignments.
 
-Both sides are built together, so a link is known where it arises. In French there is agreement in gender and number,
-adjectives after the noun, negation in two words (ne … pas), elision (l', n', j', d'), contraction (du, des, au, aux),
-and pronouns come before the verb. Texts are in lower case, with spaces between tokens; an English sentence has one
-French one.
+Both sides are built together, so every link is known. The French side has agreement in gender and number, adjectives
+after the noun, two-word negation (ne … pas), elision (l', n', j', d'), contraction (du, des, au, aux), and pronouns
+before the verb. Texts are in lower case, with spaces between tokens. Each English sentence has one French translation.
 
 >>> for english, french, links in pairs(3, seed=5):
 ...     print(f"{english} | {french}")
@@ -22,7 +21,7 @@ __all__ = ["Pair", "pairs"]
 
 
 class Pair(NamedTuple):
-    """Two sentences and which words of them go together: (English word, French word), counted from 0."""
+    """Two sentences and the links between them: (English word, French word), counted from 0."""
 
     english: str
     french: str
@@ -31,7 +30,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Noun:
-    """With its kind, by which sentences keep to what makes sense."""
+    """A noun; its ``kind`` limits it to sentences that make sense."""
 
     english: tuple[str, str]  # singular, plural
     french: tuple[str, str]
@@ -41,11 +40,11 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """``a|b`` is a, but b before a vowel, here and below."""
+    """Here and below, ``a|b`` is b before a vowel, else a."""
 
     english: str
     french: tuple[tuple[str, str], tuple[str, str]]  # masculine and feminine, each singular and plural
-    before: bool  # the noun
+    before: bool  # before the noun
     kinds: str
 
 
@@ -53,12 +52,12 @@ class Adjective:
 class Verb:
     english: tuple[str, str]  # sees, see
     french: tuple[str, str, str]  # je vois, il voit, ils voient
-    definite: bool = False  # its object is
+    definite: bool = False  # takes a definite object
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a verb and an adjective agree with."""
+    """The features that a verb and an adjective agree with."""
 
     person: int  # 0: I, 1: singular, 2: plural
     feminine: bool
@@ -126,7 +125,7 @@ ANYTHING = ("person", "animal", "thing", "place")
 
 
 def pairs(n: int, seed: int = 0) -> list[Pair]:
-    """``n`` different pairs, the same for the same seed; a larger ``n`` goes on where a smaller one ends.
+    """``n`` distinct pairs, determined by the seed; a larger ``n`` extends the list of a smaller one.
 
     >>> english, french, links = pairs(1, seed=1)[0]
     >>> english, french
@@ -145,7 +144,7 @@ def pairs(n: int, seed: int = 0) -> list[Pair]:
 
 
 class _Sentence:
-    """One sentence, drawn as it is spoken: English by ``say``, French, and what it stands for, by ``dire``."""
+    """One random sentence: ``say`` adds an English word, ``dire`` a French word and the English words it translates."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -155,7 +154,7 @@ class _Sentence:
         self.dire(".", self.say("."))
 
     def say(self, word: str) -> int:
-        """Its place is what French words refer to."""
+        """Add an English word; return its place."""
         self.english.append(word)
         return len(self.english) - 1
 
@@ -216,7 +215,7 @@ class _Sentence:
         return subject
 
     def verb(self, subject: Subject, verb: Verb, pronoun: tuple[str, str] | None = None) -> bool:
-        """The verb, perhaps negated (this is returned), and its object if that is a pronoun."""
+        """Add the verb, and its object if a pronoun; return whether the verb is negated."""
         negated = self.random.random() < 0.35
         form = verb.english[subject.person != 1]
         if negated and verb is BE:
@@ -243,7 +242,7 @@ class _Sentence:
         of: float = 0.0,
         only: tuple[str, ...] = (),
     ) -> Subject:
-        """Determiner, adjectives and noun; the object of a negated verb has "de" in place of "un" and "des"."""
+        """Determiner, adjectives and noun; a negated verb's object has "de" instead of "un" or "des"."""
         noun = self.random.choice([noun for noun in NOUNS if noun.kind in kinds])
         plural = self.random.random() < 0.35
         choice = PLURAL if plural else SINGULAR
@@ -267,7 +266,7 @@ class _Sentence:
         return Subject(2 if plural else 1, noun.feminine, noun.kind)
 
     def adjectives(self, noun: Noun) -> tuple[Adjective | None, Adjective | None]:
-        """One that goes before the noun in French and one that goes after it, or none."""
+        """An adjective before the French noun and one after it; either may be None."""
         fitting = [a for a in ADJECTIVES if noun.kind in a.kinds]
         first = self.random.choice([a for a in fitting if a.before]) if self.random.random() < 0.3 else None
         second = self.random.choice([a for a in fitting if not a.before]) if self.random.random() < 0.3 else None
@@ -284,7 +283,7 @@ class _Sentence:
 
 
 def _elided(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
-    """``a|b`` becomes b before a vowel, a elsewhere; from the right, since a word depends on the form of the next."""
+    """Resolve ``a|b`` to b before a vowel, else a; from the right, since a word depends on the next one's form."""
     out: list[tuple[str, tuple[int, ...]]] = []
     for word, places in reversed(words):
         forms = word.split("|")
@@ -294,7 +293,7 @@ def _elided(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[i
 
 
 def _contracted(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
-    """de le → du and so on; the one word stands for what the two stood for."""
+    """Contract de le → du and so on; the result has the links of both words."""
     out: list[tuple[str, tuple[int, ...]]] = []
     for word, places in words:
         if out and (short := CONTRACTIONS.get((out[-1][0], word))):
