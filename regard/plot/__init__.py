@@ -1,7 +1,7 @@
-"""Figures of attention, by matplotlib: what goes into papers and slides.
+"""Figures of attention, by matplotlib, for papers and slides.
 
-Every function takes plain numbers with labels, or a trace (:func:`regard.record`), and returns a matplotlib ``Figure``.
-Nothing is shown and no setting of matplotlib is changed. They need ``pip install "regard[plot]"``.
+Every function takes numbers with labels, or a trace (:func:`regard.record`), and returns a matplotlib ``Figure``. It
+opens no window and changes no setting of matplotlib. The figures need ``pip install "regard[plot]"``.
 """
 
 from regard.plot._arcs import arcs

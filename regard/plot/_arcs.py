@@ -1,4 +1,4 @@
-"""Arcs over a sentence, as wide as the weights."""
+"""Arcs over a sentence, with widths proportional to the weights."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 FULL = 14.0  # points: the width of an arc of weight 1
 TEXT = 12.0  # points: size of the words, where there is room
 SMALLEST = 6.5
-WIDEST = 940.0  # points of a line of words
-GAP = 0.75  # between words, of the size
-HIGH = 150.0  # points of the highest arc
+WIDEST = 940.0  # points: the widest line of words
+GAP = 0.75  # between words, as a fraction of the size
+HIGH = 150.0  # points: the highest arc
 
 
 @dataclass(frozen=True)
 class WordRow:
-    """Words on a line: where their middles are, in points, at what height, and which of them are written."""
+    """A line of words: their centres and height in points, and which of them are written."""
 
     words: list[str]
     middles: list[float]
@@ -54,7 +54,7 @@ class WordRow:
 
 @dataclass(frozen=True)
 class Arc:
-    """From a query to a key, with its weight."""
+    """An arc from a query to a key."""
 
     query: int
     key: int
@@ -73,19 +73,18 @@ def arcs(
     ax: Axes | None = None,
     **where: Any,
 ) -> Figure:
-    """What a word looks at: an arc to each of the ``top`` words with the largest weights, as wide as the weight.
+    """What a word attends to: arcs to the ``top`` words with the largest weights, as wide as the weights.
 
-    A line below says how much weight is on the words without an arc. A sentence that is read from the right runs from
-    the right.
+    A line below gives the total weight of the words without an arc. Right-to-left sentences run from the right.
 
     Args:
-        weights: [S] of one query, [L, S], or a trace, of which ``layer`` and ``head`` say the part.
-        words: the keys, S of them.
-        queries: where the queries are other words than the keys, as in cross-attention, those L; they stand on a line
-            of their own below, and arcs run between the lines.
-        query: which query. Between two lines it may be left out: all queries then have their arcs.
-        measure: what the numbers are; of a trace "weights" or "norms".
-        ax: where to draw; a figure of fitting size is made otherwise.
+        weights: [S] of one query, [L, S], or a trace with the selection ``layer`` and ``head``.
+        words: the S keys.
+        queries: the L queries, if they are not the keys (cross-attention). They are drawn on a second line below, with
+            arcs between the lines.
+        query: the query to draw. With two lines it may be omitted, to draw all queries.
+        measure: the name of the numbers; for a trace "weights" or "norms".
+        ax: where to draw; by default a new figure.
     """
     need_matplotlib()
     own = table(weights, None, words, measure=measure, **where)
@@ -119,18 +118,18 @@ def _check(values: Tensor, top: int) -> None:
     if values.ndim not in (1, 2):
         raise ValueError(f"expected weights [keys] or [queries, keys], got shape {tuple(values.shape)}")
     if not bool((values.isfinite() & (values >= 0)).all()):
-        raise ValueError("expected weights that are finite and at least 0: the width of an arc can show nothing else")
+        raise ValueError("expected weights that are finite and at least 0: they are drawn as widths")
     if top < 1:
         raise ValueError(f"top: expected at least 1, got {top}")
 
 
 def _rows(values: Tensor, query: int | None, words: Sequence[str], cross: bool) -> dict[int, Tensor]:
-    """The weights of each query that is drawn."""
+    """The weights of each query to draw."""
     count = len(words) if values.ndim == 1 else len(values)
     if query is None and cross and values.ndim == 2:
         return dict(enumerate(values))
     if query is None:
-        raise ValueError("query: expected the place of a word in the sentence, the one whose arcs are to be drawn")
+        raise ValueError("query: expected the number of the word whose arcs to draw")
     if not -count <= query < count:
         raise ValueError(f"query: expected one of {count} words, counted from 0, got {query}")
     return {query % count: values if values.ndim == 1 else values[query]}
@@ -141,7 +140,7 @@ def _largest(row: Tensor, query: int, top: int) -> list[Arc]:
     return [Arc(query, k, w) for w, k in zip(values.tolist(), keys.tolist(), strict=True) if w > 0]
 
 
-# --- where things are ---
+# --- layout ---
 
 
 def _layout(
@@ -154,7 +153,7 @@ def _layout(
     said: str,
     titled: bool,
 ) -> tuple[Any, list[WordRow]]:
-    """Lines of words and axes in points: the words at 0, and with two lines the queries below them."""
+    """Axes in points, and the lines of words: the keys at height 0, the queries, if separate, below them."""
     room = WIDEST if ax is None else points(ax)[0]
     wanted = [{arc.key: arc.weight for arc in found}, dict.fromkeys((arc.query for arc in found), 2.0)]
     if not names:
@@ -171,7 +170,7 @@ def _layout(
     high = (14.0 if query is None else 26.0) if names else 22.0 + max(_height(span) for span in [*spans, 0.0])
     low = below - 30 if names else -42.0
     wide = max(width, widths([said], SIZE - 1.5, text.family)[0] + 4) if ax is None else width
-    if ax is None:  # to the point
+    if ax is None:  # of exactly the needed size
         above = 28.0 if titled else 8.0
         figure = sheet((wide + 16) / 72, (high - low + above + 8) / 72, None)
         whole = figure.get_size_inches() * 72
@@ -184,7 +183,7 @@ def _layout(
 def _line(
     words: list[str], from_right: bool, y: float, room: float, text: FigureLabels, wanted: dict[int, float]
 ) -> WordRow:
-    """Words side by side, smaller if they have to be; if even that is too wide, only those wanted are written."""
+    """Words side by side, smaller if necessary; if still too wide, only the ``wanted`` ones are written."""
     sizes = widths(words, TEXT, text.family)
     whole = sum(sizes) + GAP * TEXT * len(words)
     size = TEXT * min(1.0, room / whole)
@@ -200,7 +199,7 @@ def _line(
 
 
 def _apart(middles: list[float], sizes: list[float], wanted: dict[int, float]) -> list[int]:
-    """Those wanted most whose labels do not touch."""
+    """The most wanted words whose labels do not touch."""
     kept: list[int] = []
     for i in sorted(wanted, key=lambda i: -wanted[i]):
         if all(abs(middles[i] - middles[k]) > (sizes[i] + sizes[k]) / 2 + 4 for k in kept):
@@ -214,17 +213,17 @@ def _centred(line: WordRow, width: float) -> WordRow:
 
 
 def _height(span: float) -> float:
-    """Of an arc over so many points: a half circle's for near words, flatter for far ones."""
+    """The height of an arc of this width: nearly a half circle for near words, flatter for far ones."""
     return HIGH * (1 - math.exp(-0.62 * span / HIGH)) if span else 24.0
 
 
-# --- what is drawn ---
+# --- drawing ---
 
 
 def _starts(found: list[Arc], lines: list[WordRow], scale: float) -> dict[Arc, float]:
-    """Where each arc leaves its query's word: side by side, in the order in which they do not cross.
+    """Where each arc leaves its query's word: side by side, ordered so that arcs do not cross.
 
-    Over one line those to the left stand left, the nearest outermost; those to the right likewise; a loop in between.
+    On a single line arcs to the left start at the left, the nearest outermost; likewise at the right; loops in between.
     """
     place = {}
     for query in {arc.query for arc in found}:
@@ -242,12 +241,12 @@ def _starts(found: list[Arc], lines: list[WordRow], scale: float) -> dict[Arc, f
 
 
 def _turn(away: float) -> float:
-    """From −1 (near) to 0 (far) at the left, and from 0 (far) to 1 (near) at the right."""
+    """−1 (near) … 0 (far) for arcs to the left, 0 (far) … 1 (near) for arcs to the right."""
     return math.copysign(1 / (1 + abs(away)), away) if away else 0.0
 
 
 def _lean(found: list[Arc], lines: list[WordRow]) -> int:
-    """−1 or 1 where all arcs that are no loop go to the other side, else 0."""
+    """The side without arcs, −1 or 1, for loops to lean to; 0 if both sides have arcs."""
     sides = {lines[0].middles[arc.key] > lines[-1].middles[arc.query] for arc in found if arc.key != arc.query}
     return 0 if len(sides) == 2 else -1 if sides == {True} else 1
 
@@ -273,7 +272,7 @@ def _draw(ax: Axes, arc: Arc, lines: list[WordRow], width: float, x1: float, lea
 
 
 def _keys(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc], share: bool, cross: bool) -> None:
-    """The line of keys. With one query those that it looks at stand out and have their weight beside them."""
+    """Write the keys. With one query, those it attends to are highlighted and have their weights beside them."""
     one = len({arc.query for arc in found}) == 1
     weight = {arc.key: arc.weight for arc in found} if one else {}
     asked = {arc.query for arc in found} if one and not cross else set()
@@ -286,14 +285,14 @@ def _keys(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc], share: 
 
 
 def _asked(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc]) -> None:
-    """The line of queries. If there is one, it stands out."""
+    """Write the queries; a single drawn query is highlighted."""
     asked = {arc.query for arc in found}
     strong = dict.fromkeys(asked, ORANGE) if len(asked) == 1 else dict.fromkeys(range(len(line.words)), INK)
     _write(ax, line, text, strong)
 
 
 def _write(ax: Axes, line: WordRow, text: FigureLabels, strong: dict[int, str]) -> None:
-    """Words in their colours, the others pale; a short stroke where there is no room for a word."""
+    """Words in their colours, others pale; a short stroke where a word does not fit."""
     halves = widths([line.words[i] for i in sorted(line.written)], line.size, text.family)
     clear = [(line.middles[i], w / 2 + 2) for i, w in zip(sorted(line.written), halves, strict=True)]
     for i, (word, x) in enumerate(zip(line.words, line.middles, strict=True)):
@@ -312,7 +311,7 @@ def _amount(weight: float, share: bool) -> str:
 
 
 def _caption(measure: str, queries: int, top: int, keys: int, rest: float, share: bool) -> str:
-    """What the width is, and what is not drawn."""
+    """The line that explains the widths and gives the weight that is not drawn."""
     left = keys - min(top, keys)
     amount = f"{100 * rest:.1f} %" if share else f"{rest:.3g}"
     each = " of each word" if queries > 1 else ""

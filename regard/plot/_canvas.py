@@ -1,6 +1,6 @@
-"""What all figures share: where the numbers come from, the sheet they are drawn on, colours, labels, and saving.
+"""Shared by all figures: input numbers, the empty figure, colours, labels, and saving.
 
-Figures are made without pyplot, so nothing is shown, kept or set for the process; any thread may make one.
+Figures are made without pyplot, which keeps global state, so any thread may make one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEASURES = {
     "norms": "norm of the weighted value, ‖α f(x)‖",
     "gradient": "weight × gradient",
 }
-# White for 0, then darker without a break, so that a grey copy and every kind of colour vision keep the order.
+# White for 0, then monotonically darker, so that the order survives in grey and with colour blindness.
 BELOW_AND_ABOVE = ("#7a3300", "#d55e00", "#f4bd93", "#ffffff", "#a3cbe5", "#0072b2", "#00344f")
 SHADES = ("#ffffff", "#e3f0ee", "#b9ddd9", "#7fc3c8", "#45a0bd", "#2a78ab", "#234f8e", "#14255f")
 
@@ -43,7 +43,7 @@ SHADES = ("#ffffff", "#e3f0ee", "#b9ddd9", "#7fc3c8", "#45a0bd", "#2a78ab", "#23
 
 
 class LabelledMatrix(NamedTuple):
-    """Numbers [L, S] (or [..., L, S]) with a label for each row and column, what they are, and whose."""
+    """Numbers [L, S] (or [..., L, S]) with row and column labels, the measure, and a title."""
 
     values: Tensor
     rows: list[str]
@@ -65,7 +65,7 @@ def table(
     call: int | None = -1,
     sides: tuple[str, str] = ("rows", "columns"),
 ) -> LabelledMatrix:
-    """From numbers as they are, or from a trace: of one head, or the mean over a layer's heads."""
+    """The matrix of plain numbers, or of a trace: one head, or the mean over a layer's heads."""
     if not isinstance(source, Trace):
         if (layer, head, item, kind, call) != (None, None, 0, "self", -1):
             raise TypeError(
@@ -91,7 +91,7 @@ def table(
 def _own_labels(
     trace: Trace, layer: int, kind: str, item: int, call: int | None, shape: tuple[int, ...]
 ) -> tuple[list[str], list[str]]:
-    """The trace's labels of the rows of one call, or of all of them."""
+    """The trace's labels for one call, or for all calls."""
     rows, columns = trace.labels(kind=kind, item=item)
     before = 0 if call is None else range(trace.calls(layer, kind=kind))[call]
     start = sum(trace.shape(layer, kind=kind, call=c)[2] for c in range(before))
@@ -113,7 +113,7 @@ def _labels(
 
 
 def labels(given: Sequence[str] | None, count: int, what: str) -> list[str]:
-    """As many labels as numbers; numbered from 0 if none are given."""
+    """A label for each number; by default 0, 1, …"""
     if given is None:
         return [str(i) for i in range(count)]
     if isinstance(given, str):
@@ -127,7 +127,7 @@ def labels(given: Sequence[str] | None, count: int, what: str) -> list[str]:
 
 
 def need_matplotlib() -> None:
-    """matplotlib, or how to get it."""
+    """Raise an error with the install command if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -142,7 +142,7 @@ def sheet(width: float, height: float, layout: Literal["constrained"] | None = "
 
 
 def figure_of(ax: Axes) -> Figure:
-    """The figure that axes stand in, also through sub-figures."""
+    """The root figure of axes, also of axes in sub-figures."""
     try:
         return ax.get_figure(root=True)  # type: ignore[return-value]
     except TypeError:  # before matplotlib 3.10
@@ -156,7 +156,7 @@ def points(ax: Axes) -> tuple[float, float]:
 
 
 def bare(ax: Axes) -> None:
-    """Axes without frame, ticks and grid, whatever the user's style says."""
+    """Remove frame, ticks and grid, whatever the user's style."""
     ax.set_facecolor("white")
     ax.grid(False)
     ax.tick_params(which="both", length=0, width=0, colors=INK, labelsize=SIZE)
@@ -165,7 +165,7 @@ def bare(ax: Axes) -> None:
 
 
 class FigureLabels:
-    """Labels of one figure as they are drawn, and the fonts that have their characters."""
+    """The labels of a figure as drawn, and fonts that have their characters."""
 
     def __init__(self, *groups: Sequence[str]) -> None:
         self.groups = [[visual_order(label_of(word)) for word in group] for group in groups]
@@ -173,7 +173,7 @@ class FigureLabels:
 
     @property
     def style(self) -> dict[str, Any]:
-        """For matplotlib: the fonts, and no formula in a token's $, _ or ^."""
+        """Text options for matplotlib: the fonts, and no formulas from a token's $, _ or ^."""
         return {"fontfamily": self.family, "parse_math": False}
 
 
@@ -186,9 +186,9 @@ def title(ax: Axes, text: str | None, style: dict[str, Any] | None = None) -> No
 
 
 def colours(values: Tensor, cmap: str | Colormap | None, signed: bool = False) -> tuple[Colormap, float, float]:
-    """The map and the numbers at its ends: from 0, white, to the largest; with numbers below 0, white is in the middle.
+    """A colour map and its range: from 0, white, to the largest number; with negative numbers white is in the middle.
 
-    What is not finite (a masked score) is grey.
+    Numbers that are not finite (masked scores) are grey.
     """
     from matplotlib import colormaps
     from matplotlib.colors import LinearSegmentedColormap
@@ -211,7 +211,7 @@ def colours(values: Tensor, cmap: str | Colormap | None, signed: bool = False) -
 
 
 def bar(figure: Figure, image: Any, axes: Any, measure: str, beside: Axes | None = None, **where: Any) -> Any:
-    """A colour bar that says what is shown: in axes of its own, or taking a little of those it is for."""
+    """A colour bar labelled with the measure, in the axes ``beside`` or taking space from ``axes``."""
     room = {"fraction": 0.045, "pad": 0.02, "aspect": 24, **where} if beside is None else {}
     drawn = figure.colorbar(image, ax=axes if beside is None else None, cax=beside, **room)  # type: ignore[arg-type]
     drawn.ax.set_facecolor("white")
@@ -226,12 +226,12 @@ def bar(figure: Figure, image: Any, axes: Any, measure: str, beside: Axes | None
 
 
 def tick_size(pitch: float) -> float:
-    """Of labels that stand so many points apart."""
+    """The font size of labels ``pitch`` points apart."""
     return min(SIZE, max(6.0, 0.8 * pitch))
 
 
 def tick(axis: Any, words: Sequence[str], pitch: float, style: dict[str, Any], **more: Any) -> None:
-    """Labels at 0, 1, …, ``pitch`` points apart; where they would overlap, every second, third, … alone."""
+    """Labels at 0, 1, …, ``pitch`` points apart; only every k-th label where all would overlap."""
     size = tick_size(pitch)
     step = max(1, math.ceil(1.15 * size / pitch)) if pitch > 0 else 1
     places = list(range(0, len(words), step))
@@ -242,11 +242,10 @@ def tick(axis: Any, words: Sequence[str], pitch: float, style: dict[str, Any], *
 
 
 def save(figure: Figure, path: str | os.PathLike[str], *, dpi: float = 200, paths: bool = False) -> None:
-    """Writes a figure as SVG, PNG or PDF, by the file's suffix, all of it or nothing.
+    """Write a figure atomically as SVG, PNG or PDF, by the file's suffix.
 
-    The same figure gives the same file. Text in an SVG stays text, to be searched and restyled; ``paths=True`` draws
-    its letters instead, so that it looks the same where the fonts are missing. ``dpi`` is for PNG and for the images
-    of matrices in the others.
+    The same figure gives the same file. Text in an SVG stays searchable text; ``paths=True`` draws it as paths, which
+    look the same without the fonts. ``dpi`` applies to PNG, and to images of matrices in the other formats.
     """
     path = Path(path)
     kind = suffix_of(path)
@@ -269,7 +268,7 @@ def suffix_of(path: Path) -> str:
 
 
 def _needs_paths(figure: Figure) -> bool:
-    """Where letters were put in visual order for an old matplotlib, a viewer would turn them round again."""
+    """Whether text was put in visual order for an old matplotlib: a viewer would reverse it again."""
     from matplotlib.text import Text
 
     return not shapes_text() and any(has_right_to_left(text.get_text()) for text in figure.findobj(Text))
@@ -277,7 +276,7 @@ def _needs_paths(figure: Figure) -> bool:
 
 @contextmanager
 def _settings(paths: bool) -> Iterator[None]:
-    """matplotlib has these as settings of the process only, so they are set for a moment, by one thread at a time."""
+    """Set these process-wide settings of matplotlib temporarily, one thread at a time."""
     import matplotlib
 
     settings: Any = matplotlib.rcParams

@@ -1,4 +1,4 @@
-"""All heads at a glance. L and S are queries and keys."""
+"""All heads in one figure. L and S count queries and keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-THUMBNAIL = 64  # numbers along a side of it, at most
+THUMBNAIL = 64  # the most numbers along a side
 
 
 def head_grid(
@@ -29,10 +29,10 @@ def head_grid(
     call: int | None = -1,
     cmap: str | Colormap | None = None,
 ) -> Figure:
-    """All heads of all layers as thumbnails in the same colours, each with its name, layer.head.
+    """All heads of all layers as thumbnails on one colour scale, each labelled layer.head.
 
-    ``weights`` is [layers, heads, L, S] or a trace, of which ``kind``, ``item`` and ``call`` say the part. With more
-    than 64 queries or keys a matrix is shown smaller: each dot of it is the largest number it stands for.
+    ``weights`` is [layers, heads, L, S], or a trace with the selection ``kind``, ``item`` and ``call``. Matrices with
+    more than 64 queries or keys are max-pooled.
     """
     need_matplotlib()
     grid, what = _grid(weights, measure, item, kind, call)
@@ -63,7 +63,7 @@ def head_grid(
 
 
 def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int | None) -> tuple[list[list[Tensor]], str]:
-    """A matrix per layer and head, small enough to be shown, and what the numbers are."""
+    """A pooled matrix per layer and head, and the name of the measure."""
     if not isinstance(weights, Trace):
         values = numbers(weights)
         if values.ndim != 4 or 0 in values.shape:
@@ -82,7 +82,7 @@ def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int | N
 
 
 def _thumbnail(trace: Trace, name: str, layer: int, head: int, item: int, kind: str, call: int | None) -> Tensor:
-    """A head's matrix; its weights are made small block by block, without the whole in memory."""
+    """A head's pooled matrix; weights are pooled block by block, without the whole matrix in memory."""
     if name == "weights" and call is not None:
         size = (THUMBNAIL, THUMBNAIL)
         return numbers(trace.tile(layer, head, size=size, item=item, kind=kind, call=call))

@@ -1,4 +1,4 @@
-"""Figures that are one matrix: a head, an alignment. L and S are queries and keys."""
+"""Figures of one matrix: a head, an alignment. L and S count queries and keys."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from regard.align.link import Link
 
-CELL = 21.0  # points, where there is room
-SHOWN = 1024  # numbers along a side, at most; of more, the largest of each block
-WIDEST, HIGHEST = 620.0, 620.0  # points of a matrix
+CELL = 21.0  # points, if there is room
+SHOWN = 1024  # the most numbers along a side; larger matrices are max-pooled
+WIDEST, HIGHEST = 620.0, 620.0  # points: the largest matrix
 
 
 def heatmap(
@@ -60,21 +60,21 @@ def heatmap(
     ax: Axes | None = None,
     **where: Any,
 ) -> Figure:
-    """A matrix [L, S] in colours: a row per query, a column per key.
+    """A heat map of a matrix [L, S]: a row per query, a column per key.
 
     Args:
-        weights: the numbers, or a trace; then ``layer`` says which, and ``head``, else it is the mean over the heads
-            (also ``item``, ``kind``, ``call``).
-        rows, columns: a label for each query and key; those of the trace, or numbers.
-        measure: what the numbers are, for the colour bar; of a trace "weights", "scores", "norms" or "gradient".
-        largest: the number with the darkest colour; the largest there is.
-        values: write the numbers into the cells; up to 10 by 10 unless said.
-        names: of the two axes.
-        cmap: one of matplotlib's. By default 0 is white and more is darker; with numbers below 0, those are brown and
-            those above violet. What is masked (−inf) is grey.
-        ax: where to draw; a figure of fitting size is made otherwise.
+        weights: the numbers, or a trace; then ``layer`` and ``head`` select a matrix (without ``head`` the mean over
+            the heads), as do ``item``, ``kind`` and ``call``.
+        rows, columns: labels of queries and keys; by default the trace's labels, or numbers.
+        measure: the name of the numbers, for the colour bar; for a trace "weights", "scores", "norms" or "gradient".
+        largest: the number with the darkest colour; by default the largest of the matrix.
+        values: whether to write the numbers into the cells; by default up to 10 by 10.
+        names: names of the two axes.
+        cmap: one of matplotlib's. By default 0 is white and larger numbers are darker; if there are negative numbers,
+            they are orange and positive ones blue. Masked scores (−inf) are grey.
+        ax: where to draw; by default a new figure.
 
-    Of a matrix with more than 1024 rows or columns each dot is the largest number of its block.
+    Matrices with more than 1024 rows or columns are max-pooled.
     """
     need_matplotlib()
     own = table(weights, rows, columns, measure=measure, **where)
@@ -106,12 +106,12 @@ def alignment(
     ax: Axes | None = None,
     **where: Any,
 ) -> Figure:
-    """Word weights [J, I] with the links found in them, and the right ones if known.
+    """Word weights [J, I] with the links found in them, and the gold links if known.
 
-    A row per target word, a column per source word. A filled square is a link that was found: ``links`` as (source,
-    target), by default each target word to the source word it attends to most. A frame is a link of ``gold``: drawn
-    through if sure, dashed if only possible; and the title has the alignment error rate. Of a trace the cross-attention
-    of a ``layer`` and ``head`` is drawn.
+    A row per target word, a column per source word. Filled squares are the links found: ``links`` as (source, target),
+    by default from each target word to the source word with the largest weight. Frames are links of ``gold``: solid if
+    sure, dashed if only possible; the title then has the alignment error rate. Of a trace the cross-attention of a
+    ``layer`` and ``head`` is drawn.
     """
     need_matplotlib()
     if isinstance(weights, Trace):
@@ -138,7 +138,7 @@ def alignment(
     return figure
 
 
-# --- parts of them ---
+# --- parts ---
 
 
 def _found(values: Tensor) -> frozenset[Link]:
@@ -148,16 +148,16 @@ def _found(values: Tensor) -> frozenset[Link]:
 def _place(
     own: LabelledMatrix, words: FigureLabels, ax: Axes | None, cell: float, titled: bool, below: float = 24
 ) -> tuple[Axes, Axes | None, tuple[float, float]]:
-    """Axes for a matrix and its colour bar, and how far apart in points its columns and rows will be.
+    """Axes for a matrix and its colour bar, and the width and height of a cell in points.
 
-    A new figure is laid out to the point, with room for the longest labels.
+    A new figure has exactly the size that its matrix and longest labels need.
     """
     height, width = own.values.shape
     if ax is not None:
         room = points(ax)
         return ax, None, (room[0] / width, room[1] / height)
     across, down = min(cell, WIDEST / width), min(cell, HIGHEST / height)
-    if max(across, down) < 3 * min(across, down):  # squares, unless one side would be lost
+    if max(across, down) < 3 * min(across, down):  # square cells, unless one side would become too small
         across = down = min(across, down)
     rows = widths(words.groups[0], tick_size(down), words.family)
     columns = widths(words.groups[1], tick_size(across), words.family)
@@ -174,7 +174,7 @@ def _place(
 
 
 def _angle(wide: Sequence[float], pitch: float) -> float:
-    """By which words above the columns are turned: not at all, slanted, or upright where columns are narrow."""
+    """The rotation of column labels: 0, 45, or 90 degrees for narrow columns."""
     if max(wide) + 3 <= pitch:
         return 0.0
     return 45.0 if pitch >= 14 else 90.0
@@ -189,7 +189,7 @@ def shade(
     scale: Tensor | None = None,
     square: bool = False,
 ) -> Any:
-    """The matrix as an image, in the colours of ``scale`` or its own; ``square`` cells, unless the matrix is long."""
+    """Draw the matrix, coloured by the range of ``scale`` or its own; ``square`` cells unless very elongated."""
     shades, low, high = colours(values if scale is None else scale, cmap)
     if largest is not None:
         low, high = (0.0 if low == 0 else -largest), largest
@@ -202,7 +202,7 @@ def shade(
 
 
 def max_pool(matrix: Tensor, most: int) -> Tensor:
-    """Smaller by whole factors until no side has more than ``most``, the largest number of each block kept."""
+    """Max-pool by whole factors until no side has more than ``most``."""
     height, width = (math.ceil(n / most) for n in matrix.shape)
     if height == width == 1:
         return matrix
@@ -210,7 +210,7 @@ def max_pool(matrix: Tensor, most: int) -> Tensor:
 
 
 def _frame(ax: Axes, words: FigureLabels, pitch: tuple[float, float], names: tuple[str, str]) -> None:
-    """Labels at the left and above, thin lines between cells that are large enough."""
+    """Labels at the left and above, and thin lines between cells if they are large enough."""
     bare(ax)
     rows, columns = words.groups
     angle = _angle(widths(columns, tick_size(pitch[0]), words.family), pitch[0])
@@ -229,7 +229,7 @@ def _frame(ax: Axes, words: FigureLabels, pitch: tuple[float, float], names: tup
 
 
 def _write(ax: Axes, values: Tensor, image: Any) -> None:
-    """The numbers in their cells, white on dark ones."""
+    """Write the numbers into their cells, white on dark ones."""
     for i, row in enumerate(values.tolist()):
         for j, number in enumerate(row):
             red, green, blue, _ = image.cmap(image.norm(number)) if math.isfinite(number) else (1, 1, 1, 1)
@@ -239,7 +239,7 @@ def _write(ax: Axes, values: Tensor, image: Any) -> None:
 
 
 def _marks(ax: Axes, found: frozenset[Link], right: Alignment | None, pitch: float) -> list[Any]:
-    """Squares for links, frames for gold ones; what a legend needs to name them."""
+    """Draw squares for links and frames for gold links; return the legend's handles."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
 

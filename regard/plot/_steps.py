@@ -1,4 +1,4 @@
-"""How one query's attention was made, number by number."""
+"""The computation of one query's attention, step by step."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ def steps(
     most: int = 20,
     heading: str | None = None,
 ) -> Figure:
-    """The chain similarity → scaled → masked → softmax → context of one query and head, with its numbers.
+    """The steps similarity → scaled → masked → softmax → context of one query and head, with their numbers.
 
-    A row per key, in their order; with more than ``most`` of them, those with the largest weights, and a last row for
-    the others. Bars have the scale of their own step. At the right each key's value times its weight, and below them
-    their sum, the context.
+    A row per key, in order; of more than ``most`` keys those with the largest weights, and a last row for the rest.
+    Each step's bars have their own scale. At the right is each key's value times its weight, and below it their sum,
+    the context.
 
     Args:
-        query_steps: ``trace.steps(layer, head, query)``, or anything with ``similarity``, ``scaled``, ``masked`` and
-            ``weights`` [S], ``context`` [D] and perhaps ``weighted`` [S, D].
-        keys: their words. query: the query's word, for the heading.
+        query_steps: ``trace.steps(layer, head, query)``, or any object with ``similarity``, ``scaled``, ``masked`` and
+            ``weights`` [S], ``context`` [D] and optionally ``weighted`` [S, D].
+        keys: the keys' words.
+        query: the query's word, for the heading.
     """
     need_matplotlib()
     columns = {name: numbers(getattr(query_steps, name)) for name, _ in STEPS}
@@ -91,7 +92,7 @@ def _check(columns: dict[str, Tensor], context: Tensor) -> None:
 
 
 def _notes(columns: dict[str, Tensor]) -> tuple[str, str, str, str]:
-    """What each step is, below its bars."""
+    """The explanations below the bars of each step."""
     hidden = int((~columns["masked"].isfinite()).sum())
     masked = f"{hidden} of {len(columns['masked'])} hidden" if hidden else "nothing is hidden"
     total = float(columns["weights"].sum())
@@ -104,7 +105,7 @@ def _notes(columns: dict[str, Tensor]) -> tuple[str, str, str, str]:
 
 
 def _kept(weights: Tensor, most: int) -> list[int]:
-    """The keys that get a row, in their order."""
+    """The keys that get a row, in order."""
     if most < 1:
         raise ValueError(f"most: expected at least 1, got {most}")
     return sorted(weights.topk(min(most, len(weights))).indices.tolist())
@@ -145,7 +146,7 @@ def _bars(panel: Any, label: str, column: Tensor, kept: list[int], rest: list[in
 def _values(
     figure: Figure, panels: Any, weighted: Tensor | None, context: Tensor, kept: list[int], rest: list[int]
 ) -> None:
-    """α_j v_j, a row per key, and their sum below, in the same colours."""
+    """α_j v_j, a row per key, and their sum below, on one colour scale."""
     strips = [] if weighted is None else [weighted[kept]]
     if weighted is not None and rest:
         strips.append(weighted[rest].sum(0, keepdim=True))

@@ -1,7 +1,7 @@
-"""Tokens as labels: what cannot be seen made visible, scripts in reading order, and fonts that have the characters.
+"""Tokens as labels: visible whitespace and controls, right-to-left text, and fonts that have the characters.
 
-matplotlib ≥ 3.11 orders right-to-left text and joins Arabic letters by itself. For an older one the order is made here,
-word by word, and Arabic letters stay unjoined.
+matplotlib ≥ 3.11 orders right-to-left text and joins Arabic letters. For older versions this module orders each word;
+Arabic letters stay unjoined.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LOCK = RLock()  # held where something of the whole process is set for a moment
+LOCK = RLock()  # held while process-wide settings are changed
 LONGEST = 24  # characters of a label
 FONT = "DejaVu Sans"  # comes with matplotlib
 _JOINERS = "\u200c\u200d"  # parts of Persian words and of emoji
 _RIGHT_TO_LEFT = ("R", "AL", "RLE", "RLO", "RLI")
 _GOOD = ("Noto Sans", "Source Han Sans", "WenQuanYi", "Arial Unicode MS", "PingFang", "Hiragino", "Microsoft", "Malgun")
-_POOR = ("Last Resort", "STIX", "cm", "DejaVu Math")  # boxes with names in them, and fonts for formulas
+_POOR = ("Last Resort", "STIX", "cm", "DejaVu Math")  # placeholder boxes, and fonts for formulas
 
 
-# --- what is written ---
+# --- labels ---
 
 
 def label_of(token: str) -> str:
-    r"""A token as a label: one line, nothing invisible, not longer than a label can be.
+    r"""A token as a label: one line, no invisible characters, limited in length.
 
     >>> label_of("the"), label_of(" "), label_of("a\nb\t"), label_of("\x07"), label_of("\u202e"), label_of("")
     ('the', '␣', 'a⏎b⇥', '␇', '‹U+202E›', '∅')
@@ -63,7 +63,7 @@ def _visible(char: str, lone: bool) -> str:
 
 
 def right_to_left(words: Iterable[str]) -> bool:
-    """Whether the first letter with a direction of its own is read from the right.
+    """Whether the first letter with a strong direction is right-to-left.
 
     >>> right_to_left(["«", "שלום"]), right_to_left(["3", "ok"])
     (True, False)
@@ -76,12 +76,12 @@ def right_to_left(words: Iterable[str]) -> bool:
 
 
 def has_right_to_left(text: str) -> bool:
-    """Whether any letter is read from the right."""
+    """Whether any letter is right-to-left."""
     return any(unicodedata.bidirectional(char) in _RIGHT_TO_LEFT for char in text)
 
 
 def visual_order(text: str) -> str:
-    """What matplotlib is to be given so that a label reads as it should."""
+    """The text to give to matplotlib so that the label reads correctly."""
     if not has_right_to_left(text) or shapes_text():
         return text
     if any(unicodedata.bidirectional(char) == "AL" for char in text):
@@ -90,9 +90,9 @@ def visual_order(text: str) -> str:
 
 
 def visual(text: str) -> str:
-    """Characters from left to right as they are seen, for one word or phrase with right-to-left letters in it.
+    """The characters in visual order, left to right, of a word or phrase with right-to-left letters.
 
-    Runs of left-to-right letters and of digits keep their order, marks stay with their letter, brackets are mirrored.
+    Runs of left-to-right letters and digits keep their order, marks stay with their letter, brackets are mirrored.
 
     >>> [f"{ord(c):04x}" for c in visual("אב(12)")]
     ['0028', '0031', '0032', '0029', '05d1', '05d0']
@@ -123,7 +123,7 @@ def _mirrored(cluster: str) -> str:
 
 
 def shapes_text() -> bool:
-    """Whether matplotlib itself orders and joins letters."""
+    """Whether matplotlib orders and joins letters itself."""
     from matplotlib import ft2font
 
     return hasattr(ft2font, "__libraqm_version__")
@@ -133,7 +133,7 @@ def shapes_text() -> bool:
 
 
 def families(texts: Iterable[str]) -> list[str]:
-    """Fonts that together have all characters of the texts, the usual one first. Says once what none of them has."""
+    """Fonts that together have all characters of the texts, the default first. Warns once about missing ones."""
     missing = {char for text in texts for char in text if not char.isspace() and char not in _JOINERS}
     missing = {char for char in missing if ord(char) > 127 and not unicodedata.combining(char)}
     chosen = [FONT]
@@ -159,12 +159,12 @@ def _script(chars: Iterable[str]) -> str:
 
 
 def _installed() -> list[str]:
-    """Names of the other fonts, those made for reading on screens first."""
+    """Names of the other installed fonts, preferred ones first."""
     return sorted(_files(_count()).keys() - {FONT}, key=lambda name: (not name.startswith(_GOOD), "Mono" in name, name))
 
 
 def _count() -> int:
-    """How many fonts matplotlib knows: more may be added at any time."""
+    """The number of fonts that matplotlib knows; it may grow at any time."""
     from matplotlib import font_manager
 
     return len(font_manager.fontManager.ttflist)
@@ -172,7 +172,7 @@ def _count() -> int:
 
 @lru_cache(maxsize=2)
 def _files(count: int) -> dict[str, Any]:
-    """A file of each font, an upright one of usual weight if there is one."""
+    """A file of each font, upright and of normal weight if available."""
     from matplotlib import font_manager
 
     entries = [entry for entry in font_manager.fontManager.ttflist if not entry.name.startswith(_POOR)]
@@ -181,7 +181,7 @@ def _files(count: int) -> dict[str, Any]:
 
 
 def _file(entry: Any) -> Any:
-    """What opens a font: from matplotlib 3.11 on also the right one of those in a collection."""
+    """The path of a font; since matplotlib 3.11 with its index in a collection."""
     from matplotlib import font_manager
 
     path = getattr(font_manager, "FontPath", None)
@@ -189,12 +189,12 @@ def _file(entry: Any) -> Any:
 
 
 def _had(name: str, chars: Iterable[str]) -> set[str]:
-    """Those of the characters that a font has."""
+    """The characters that a font has."""
     from matplotlib import font_manager
 
     try:
         font = font_manager.get_font(_files(_count())[name])
-    except (KeyError, OSError, RuntimeError):  # gone since the list was made, or damaged
+    except (KeyError, OSError, RuntimeError):  # deleted since it was listed, or damaged
         return set()
     return {char for char in chars if font.get_char_index(ord(char))}
 
@@ -202,21 +202,21 @@ def _had(name: str, chars: Iterable[str]) -> set[str]:
 @lru_cache(maxsize=256)
 def _warn_once(text: str) -> None:
     frame, level = sys._getframe(1), 2
-    while frame.f_back and __package__ in str(frame.f_globals.get("__name__")):  # up to who wanted a figure
+    while frame.f_back and __package__ in str(frame.f_globals.get("__name__")):  # up to the caller of this package
         frame, level = frame.f_back, level + 1
     warnings.warn(text, UserWarning, stacklevel=level)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without matplotlib's warning for each character that no font has: `families` has said so."""
+    """Suppress matplotlib's warnings about missing characters: `families` has warned already."""
     with LOCK, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         yield
 
 
 def widths(texts: Sequence[str], size: float, family: Sequence[str], weight: str = "normal") -> list[float]:
-    """How wide texts are drawn, in points."""
+    """The drawn widths of texts, in points."""
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 

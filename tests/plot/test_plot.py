@@ -632,7 +632,7 @@ ERRORS = [
     (lambda: plot.heatmap(torch.zeros(0, 3)), r"at least one of each, got shape \(0, 3\)"),
     (lambda: plot.heatmap(weights(3, 3), ["a", "b"]), "rows: expected 3 labels, one for each number, got 2"),
     (lambda: plot.head_grid(weights(3, 3)), r"expected numbers \[layers, heads, queries, keys\], got shape \(3, 3\)"),
-    (lambda: plot.arcs(weights(3, 3), ["a", "b", "c"]), "query: expected the place of a word"),
+    (lambda: plot.arcs(weights(3, 3), ["a", "b", "c"]), "query: expected the number of the word"),
     (lambda: plot.arcs(weights(3, 3), query=3), "query: expected one of 3 words, counted from 0, got 3"),
     (lambda: plot.arcs(torch.tensor([1.0, -0.5]), query=0), "finite and at least 0"),
     (lambda: plot.arcs(weights(2, 2, 2), query=0), r"expected weights \[keys\] or \[queries, keys\]"),
