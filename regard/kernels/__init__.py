@@ -1,1 +1,1 @@
-"""Kernels: each answers ``refuses(problem)`` and ``run(problem)``. They never import each other."""
+"""Kernels: each has ``refuses(problem)`` and ``run(problem)``. They never import each other."""

@@ -1,4 +1,4 @@
-"""What the fused kernels of additive attention have in common: the terms they take, and in which form."""
+"""Shared by the fused kernels of additive attention: the terms they accept, and the form of the keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard.score.terms import Problem, Terms, may_need_gradient, plain
 
 
 def refuses_terms(terms: Terms) -> str | None:
-    """Why these terms are not one tanh term with what may be added to it."""
+    """Why these terms are not one tanh term plus at most one offset, bias and key term; None if they are."""
     if len(terms.tanhs) != 1:
         return "the score has no tanh term"
     if terms.dots or terms.cap is not None or terms.values is not None:
@@ -20,9 +20,10 @@ def refuses_terms(terms: Terms) -> str | None:
 
 
 def readable(problem: Problem, *, exponentials: Callable[[Problem], bool]) -> Problem:
-    """With b in the place of a cache's e^{2b}, unless the kernel reads ``exponentials`` and no gradient is wanted.
+    """The problem with b instead of a cache's e^{2b}, unless the kernel reads ``exponentials`` and needs no gradient.
 
-    It is asked only where there are such: the answer depends on the length, and an exported program is to serve all.
+    ``exponentials`` depends on the length, so it is only called if there are any: an exported program serves all
+    lengths.
     """
     (tanh,) = problem.terms.tanhs
     if not tanh.exponential:

@@ -1,4 +1,4 @@
-"""Autocast, asked for and switched off; PyTorch's own functions raise for a device that has none, such as "meta"."""
+"""Query and disable autocast on any device; PyTorch's own functions raise for one without autocast, such as "meta"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 def is_on(device: torch.device) -> bool:
     kind = device.type
-    known = kind in ("cpu", "cuda") or torch.amp.is_autocast_available(kind)  # asking takes as long as the rest
+    known = kind in ("cpu", "cuda") or torch.amp.is_autocast_available(kind)  # the call takes as long as the rest
     return known and torch.is_autocast_enabled(kind)
 
 

@@ -1,4 +1,4 @@
-"""Dense pieces of a problem, [B, H, L, S]: the textbook's side of masks, offsets and biases."""
+"""Dense parts of a problem, [B, H, L, S]: masks, offsets, biases and key terms as in the textbook."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def visible(p: Problem) -> Tensor:
 
 
 def nonfinite_rows(p: Problem, seen: Tensor | None) -> Tensor:
-    """The rows that see something not finite, or are themselves not finite and see anything: [B, H, L]."""
+    """Rows that see a key that is not finite, or are not finite themselves and see any key: [B, H, L]."""
     assert p.bad_keys is not None and p.bad_rows is not None
     keys = heads(p.bad_keys, p)
     if seen is None:

@@ -1,7 +1,7 @@
 """Dropout as a function of (seed, batch, head, query, key): every kernel drops the same weights.
 
-A counter-based hash in 32-bit arithmetic, so that it can be written alike in PyTorch, numba and Triton: two rounds
-of a xorshift-multiply mixer (constants of H. Wellons's "lowbias32" search) over the row's key and the column.
+A counter-based hash in 32-bit arithmetic, which PyTorch, numba and Triton can all compute: two rounds of a
+xorshift-multiply mixer (constants of H. Wellons's "lowbias32" search) over the row's key and the column.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def mix(x: Tensor) -> Tensor:
 
 
 def keep(p: float, seed: Tensor, batch: Tensor, heads: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
-    """Which pairs survive: bool [B, H, l, s] for seed [B|1] and indices [B], [H], [l], [s]."""
+    """The pairs that dropout keeps: bool [B, H, l, s] for seed [B|1] and indices [B], [H], [l], [s]."""
     x = head_keys(seed, batch, heads)[..., None]
     x = mix(x ^ mix(rows + 0xC2B2AE35))[..., None]
     return mix(x ^ mix(cols + 0x27D4EB2F)) >= round(p * 2**32)
 
 
 def head_keys(seed: Tensor, batch: Tensor, heads: Tensor) -> Tensor:
-    """The part of the hash that is the same for a whole head, [B, H], for seed [B|1] and indices [B], [H]."""
+    """The part of the hash that is constant in a head, [B, H], for seed [B|1] and indices [B], [H]."""
     x = mix((seed & _LOW) ^ mix((seed >> 32) & _LOW))[:, None]
     x = mix(x ^ mix(batch[:, None] + 0x9E3779B9))
     return mix(x ^ mix(heads + 0x85EBCA6B))

@@ -1,8 +1,8 @@
-"""Scores that are a dense formula and nothing else: asked about some queries at a time, and differentiated as they are.
+"""Scores known by a dense formula alone: evaluated for some of the queries at a time, and differentiated by autograd.
 
-What a formula is made of beside q and k (its module's parameters, tensors it closes over) is found by watching it
-compute a row: every tensor that wants a gradient and that it did not make. Backward it computes its rows again, on
-detached copies of these in their place.
+The tensors that a formula reads beside q and k (parameters of its module, tensors in its closure) are found by tracing
+the computation of one row: every tensor that requires a gradient and was not created there. The backward pass computes
+the rows again, with detached copies substituted for these tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHANGED = "needs the gradient of a tensor that it did not use for its first quer
 
 
 def rows(term: FormulaTerm, some: Tensor | slice | None = None) -> Tensor:
-    """E of all queries, or of those with some indices, [B, H, rows, S]."""
+    """E of all queries, or of those with these indices, [B, H, rows, S]."""
     if some is None:
         return _evaluate(term, slice(0, term.q.shape[2]))
     if isinstance(some, slice):
@@ -40,7 +40,7 @@ def rows(term: FormulaTerm, some: Tensor | slice | None = None) -> Tensor:
 
 
 def captured_tensors(term: FormulaTerm) -> tuple[Tensor, ...]:
-    """What the formula is made of beside q and k that wants a gradient."""
+    """The tensors that the formula reads beside q and k and that require a gradient."""
     if term.captured is not None:
         return term.captured
     assert term.k is not None
@@ -52,7 +52,7 @@ def captured_tensors(term: FormulaTerm) -> tuple[Tensor, ...]:
 
 
 def gradients(term: FormulaTerm, some: slice, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of the rows' queries [B, H, rows, Dq], of all keys, and of what was captured."""
+    """The gradients of these queries [B, H, rows, Dq], of all keys, and of the captured tensors."""
     assert term.k is not None and term.captured is not None
     originals = term.captured if term.originals is None else term.originals
     with torch.enable_grad():
@@ -87,7 +87,7 @@ def _per_query(offset: int | Tensor) -> bool:
 
 
 def _shifted(offset: int | Tensor, q: Tensor, first: int) -> int | Tensor:
-    """The position of the first of some queries; or of each less its index among them, where each has its own."""
+    """The offset of a part of the queries that begins at ``first``: per call, per item, or per query, as it was."""
     if isinstance(offset, Tensor) and offset.ndim > 1 and offset.shape[1] > 1:
         offset = offset[:, first : first + q.shape[2]]
     shifted: int | Tensor = offset + first
@@ -95,7 +95,7 @@ def _shifted(offset: int | Tensor, q: Tensor, first: int) -> int | Tensor:
 
 
 def _ask(term: FormulaTerm, q: Tensor, k: Tensor | None, offset: int | Tensor, *told: int | Tensor) -> Tensor:
-    """E of some queries, the first of them at ``offset``, and of keys from 0 on; or where they are told to be."""
+    """E of some queries, the first at position ``offset``, and keys from position 0; or at the positions ``starts``."""
     assert k is not None
     e = term.formula(q, k, offset, *told)
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
@@ -111,7 +111,7 @@ def _ask(term: FormulaTerm, q: Tensor, k: Tensor | None, offset: int | Tensor, *
 
 
 def _by_document(term: FormulaTerm, q: Tensor, first: int) -> Tensor:
-    """Each document as if it were alone; 0 between documents, which the mask hides."""
+    """Each document by itself; 0 between documents, where the mask hides all pairs."""
     assert term.k is not None
     parts = [q.new_zeros(*q.shape[:2], 0, term.k.shape[2])]
     for queries, keys in _documents(term):
@@ -128,7 +128,7 @@ def _by_document(term: FormulaTerm, q: Tensor, first: int) -> Tensor:
 
 
 def _by_run(term: FormulaTerm, q: Tensor, first: int) -> Tensor:
-    """Queries at positions of their own, as many at a time as stand one after the other."""
+    """Queries with offsets of their own, one run of consecutive positions at a time."""
     assert term.k is not None and isinstance(term.offset, Tensor)
     if torch.compiler.is_compiling():
         raise ValueError(_NOT_COMPILED.format(term.name, "positions="))
@@ -151,7 +151,7 @@ def _documents(term: FormulaTerm) -> list[tuple[slice, slice]]:
 
 
 def _first_asked(term: FormulaTerm) -> int:
-    """The first query that has a key in its document: of the others the formula is not asked."""
+    """The index of the first query with a key in its document: the first for which the formula is called."""
     if term.packed is None:
         return 0
     return next((q.start for q, k in _documents(term) if q.start < q.stop and k.start < k.stop), 0)
@@ -164,7 +164,7 @@ def _autocast(term: FormulaTerm) -> AbstractContextManager[object]:
 
 
 def _runs(index: Tensor) -> Iterator[slice]:
-    """Indices as runs of neighbours."""
+    """Indices as slices of consecutive numbers."""
     start = end = None
     for i in index.tolist():
         if i != end:
@@ -177,7 +177,7 @@ def _runs(index: Tensor) -> Iterator[slice]:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every operation: puts other tensors in the place of some, and notes those that came from outside."""
+    """Watch every operation: substitute tensors, and record those from outside that require a gradient."""
 
     def __init__(self, others: dict[int, Tensor], made: tuple[Tensor, ...]) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class _Watch(TorchFunctionMode):
         for x in tree_iter(out):
             if isinstance(x, Tensor) and id(x) not in self.known:
                 self.known.add(id(x))
-                self.made.append(x)  # kept, so that no other tensor gets its id
+                self.made.append(x)  # keep it alive, so that no other tensor gets its id
         return out
 
     def _seen(self, x: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""Masked NaN and Inf: taken out of q, k and v before a kernel runs, and put back where a row may see them.
+"""Masked NaN and Inf: removed from q, k and v before a kernel runs, and restored in rows that may see them.
 
-On a CPU a look at the data tells that there is nothing to do. On a GPU looking would wait for it, so everything is
-copied clean: one pass over q, k and v, in one launch. A mark per vector says what was not finite, and a kernel makes
-the rows NaN that may see a marked one. Such rows have no gradient, so what was taken out has none either: backward,
-cleaning is nothing. Where a program is traced or transformed, PyTorch's own operations do the same.
+On a CPU, a sum over the data shows whether there are any. On a GPU, reading that sum would synchronise, so all of q, k
+and v is copied with zeros instead, in one launch. One mark per vector says what was not finite; afterwards, rows that
+may see a marked vector become NaN. Such rows have no gradient, so neither has a removed number: the backward pass of
+cleaning is the identity. In traced or transformed programs PyTorch's own operations do the same.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torch import Tensor
 from regard.kernels.gpu.launch import launchers, on, power
 
 TRITON_MISSING = importlib.util.find_spec("triton") is None
-NUMBERS = 4096  # that a program cleans
+NUMBERS = 4096  # numbers that one Triton program cleans
 Cleaned = tuple[Tensor, Tensor, list[Tensor], Tensor, Tensor]
 
 
 def take_out(
     q: Tensor, v: Tensor, keys: list[Tensor], places: list[slice]
 ) -> tuple[Tensor, Tensor, list[Tensor], Tensor | None, Tensor | None]:
-    """Take what is not finite out of q, k and v, and say where it was.
+    """Replace NaN and Inf in q, k and v by 0, and mark the keys [B, K, S] and queries [B, H, L] that had any.
 
-    A masked pair has weight 0, but 0 · NaN is NaN, forward and backward, and a linear projection's weight gradient
-    would see it too. Kernels put NaN back into the pairs that are visible. On a CPU a sum tells cheaply that
-    there is nothing to do; where data may not be looked at (compiled, vmapped, on a GPU) everything is cleaned.
+    A masked pair has weight 0, but 0 · NaN is NaN, forward and backward, and would also reach the weight gradient of a
+    linear projection. Kernels restore NaN in visible pairs. On a CPU a sum shows cheaply that nothing is to be done;
+    where data cannot be read (compiled, vmapped, on a GPU) everything is cleaned.
     """
     if fits(q, v, *keys):
         return clean(q, v, keys, places)
@@ -48,12 +48,12 @@ def take_out(
 
 
 def _sum(x: Tensor) -> Tensor:
-    """Per vector, in a type wide enough that only NaN and Inf make it NaN or Inf: [B, heads, length]."""
+    """Sum per vector, [B, heads, length], in a dtype wide enough not to overflow: not finite only if a number is."""
     return x.sum(-1, dtype=torch.float32 if x.dtype == torch.float16 else torch.float64)
 
 
 def _not_finite(x: Tensor) -> Tensor:
-    return x - x != 0  # two small kernels; isfinite is more
+    return x - x != 0  # two small kernels, fewer than isfinite
 
 
 def _all_finite(*tensors: Tensor) -> bool:
@@ -61,22 +61,22 @@ def _all_finite(*tensors: Tensor) -> bool:
         return False
     try:
         return all(math.isfinite(t.detach().sum(dtype=_wide(t)).item()) for t in tensors)
-    except RuntimeError:  # vmap allows no look at the data
+    except RuntimeError:  # vmap does not allow reading data
         return False
 
 
 def not_finite(x: Tensor) -> Tensor:
-    """Which vectors have NaN or Inf in them."""
+    """Which vectors contain NaN or Inf."""
     return _not_finite(_sum(x))
 
 
 def has_no_zero(x: Tensor) -> bool:
-    """Is it certain that no number is 0? It is not where data may not be looked at."""
+    """Is it known that no number is 0? Unknown where data cannot be read."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     try:
         return bool(x.detach().all())
-    except RuntimeError:  # vmap allows no look at the data
+    except RuntimeError:  # vmap does not allow reading data
         return False
 
 
@@ -88,7 +88,7 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Can these be cleaned here: on a GPU, in plain eager mode?"""
+    """Can Triton clean these tensors: on a GPU, in plain eager mode?"""
     return (
         not torch.compiler.is_compiling()
         and tensors[0].device.type == "cuda"
@@ -105,9 +105,9 @@ def _plain(x: Tensor) -> bool:
 
 
 def clean(q: Tensor, v: Tensor, keys: list[Tensor], places: list[slice]) -> Cleaned:
-    """q, v and keys with zeros for what is not finite; the bad keys [B, K, S], the bad rows [B, H, L].
+    """q, v and keys with zeros instead of NaN and Inf; marks of the bad keys [B, K, S] and the bad rows [B, H, L].
 
-    ``places`` are the key/value heads that each key tensor belongs to.
+    ``places`` are the key/value heads of each key tensor.
     """
     tensors = (q, v, *keys)
     starts = [0, 0, *(heads.start for heads in places)]
@@ -121,7 +121,7 @@ def clean(q: Tensor, v: Tensor, keys: list[Tensor], places: list[slice]) -> Clea
 
 
 def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
-    """NaN in the rows of a causal context [B, H, L, D] that are bad or see a bad key; ``out`` itself may be changed."""
+    """Set rows of a causal context [B, H, L, D] to NaN that are bad or see a bad key; may modify ``out``."""
     if torch.is_grad_enabled() and out.requires_grad:
         spoiled: Tensor = _Spoil.apply(out, bad_keys, bad_rows)
         return spoiled
@@ -160,7 +160,7 @@ class _Spoil(torch.autograd.Function):
 
 
 class _Zero(torch.autograd.Function):
-    """Zero in the spoiled rows: its own derivative."""
+    """Zero in the spoiled rows; a linear map that is its own derivative."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def _kernels() -> Any:
 
 
 def _clean(starts: list[int], q: Tensor, v: Tensor, *keys: Tensor) -> tuple[Tensor, ...]:
-    """Marks of rows and of keys, end to end, and the cleaned tensors."""
+    """Marks of rows and of keys in one tensor, and the cleaned tensors."""
     rows, per_item = q.shape[0] * q.shape[1] * q.shape[2], v.shape[1] * v.shape[2]
     marks = torch.zeros(rows + v.shape[0] * per_item, dtype=torch.bool, device=q.device)
     as_bytes = marks.view(torch.uint8)
@@ -215,7 +215,7 @@ def _launch_clean(jobs: list[tuple[Tensor, Tensor, Tensor, int]]) -> None:
 
 
 def _spoil(x: Tensor, bad_keys: Tensor, bad_rows: Tensor, value: float, copy: bool) -> Tensor:
-    """``value`` in the spoiled rows of x, in place or of a copy."""
+    """Set the spoiled rows of x to ``value``, in place or in a copy."""
     if copy and x.stride(-1) != 1:
         x = x.contiguous()
     y = torch.empty_like(x) if copy else x

@@ -1,14 +1,14 @@
-"""Relative positions of a tile without a gather: rows of a table laid out along diagonals, by strides alone.
+"""Relative positions of a tile without a gather: table entries laid out by diagonals and read by strides.
 
-A tile has rows i < l and columns j < s; its relative positions are δ = base + j − i. Along x = j − i + l − 1, the
-number of its diagonal, there are only l + s − 1 of them, and a matrix [l, l + s − 1] with a row of diagonals per row
-of the tile, read with its rows one number shorter than they are, is the tile:
+A tile has rows i < l and columns j < s; its relative positions are δ = base + j − i. They are constant on a diagonal
+x = j − i + l − 1, and there are l + s − 1 diagonals. A matrix ext [l, l + s − 1] that holds the diagonals of each row
+becomes the tile if it is read with a row stride that is one less:
 
     tile[i, j] = ext[i, j − i + l − 1]
 
-Reading so looks a table up, writing so is the transpose, which a table's gradient needs. A table entry is
-clip(δ, −m, m) + m of R = 2m + 1, so the diagonals of a row are its first entry some times, then entries one by one,
-then its last entry some times.
+Reading is the look-up in a table; writing is its transpose, for the table's gradient. The table entry of δ is
+clip(δ, −m, m) + m of R = 2m + 1, so the diagonals of a row are the first entry repeated, then entries one by one, then
+the last entry repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Make = Callable[[tuple[int, ...]], Tensor]  # room for a tensor of that shape
+Make = Callable[[tuple[int, ...]], Tensor]  # allocates a tensor of a shape
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Diagonals:
         return self.distances(like).abs_().sub_(reach).clamp_(min=0)
 
     def near(self, reach: int) -> slice:
-        """The columns with any pair within ±reach; those before are at −reach or less, those after at reach or more."""
+        """The columns with a pair within ±reach; earlier ones are at −reach or less, later ones at reach or more."""
         start = min(max(1 - reach - self.base, 0), self.cols)
         return slice(start, min(max(reach + self.rows - 1 - self.base, start), self.cols))
 
     def columns(self, some: slice) -> Diagonals:
-        """Those of some of the columns."""
+        """The diagonals of some of the columns."""
         return Diagonals(self.base + some.start, self.rows, some.stop - some.start)
 
     def look_up(self, table: Tensor, slope: Tensor | None, make: Make) -> Tensor:
         """table[i, entry(i, j)] − slope · beyond(i, j) of a table [..., l|1, R] and slope [...], [..., l, s].
 
-        A view of what ``make`` makes room for, to be read only.
+        A read-only view of memory from ``make``.
         """
         left, start, near, right = self._pieces(table.shape[-1])
         own = table.shape[-2] == self.rows
@@ -70,21 +70,21 @@ class Diagonals:
         return self._tile(ext)
 
     def spread(self, x: Tensor, make: Make) -> Tensor:
-        """A tile [..., l, s] by diagonals, [..., l, count], zero where a row has none; in room that ``make`` makes."""
+        """A tile [..., l, s] by diagonals, [..., l, count], zero where a row has none; in memory from ``make``."""
         ext = make((*x.shape[:-1], self.count)).zero_()
         self._tile(ext).copy_(x)
         return ext
 
     def fold(self, ext: Tensor, out: Tensor) -> None:
-        """Add diagonals [..., count] to the table entries they used, [..., R]: with ``spread``, look_up's transpose."""
+        """Add diagonals [..., count] to their table entries [..., R]: after ``spread``, the transpose of look_up."""
         left, start, near, right = self._pieces(out.shape[-1])
         out[..., start : start + near] += ext[..., left : left + near]
         out[..., 0] += ext[..., :left].sum(-1)
         out[..., -1] += ext[..., self.count - right :].sum(-1)
 
     def _pieces(self, size: int) -> tuple[int, int, int, int]:
-        """Diagonals left of the table; the first entry used and how many one by one; diagonals right of the table."""
-        entry = self.base - self.rows + 1 + size // 2  # of the first diagonal, were the table endless
+        """Diagonals left of the table; the first entry within it; diagonals within it; diagonals right of it."""
+        entry = self.base - self.rows + 1 + size // 2  # of the first diagonal, in an unbounded table
         left = min(max(-entry, 0), self.count)
         right = min(max(entry + self.count - size, 0), self.count)
         return left, min(max(entry, 0), size), self.count - left - right, right

@@ -1,8 +1,8 @@
-"""Loops that release the GIL, spread over as many threads as PyTorch uses.
+"""Loops that release the GIL, on as many threads as PyTorch uses.
 
-They run on PyTorch's own OpenMP threads where these are GNU's (its Linux wheels): after an operation those spin for
-milliseconds, waiting for the next one, and threads of ours would have to share the cores with them. Elsewhere, and in
-forked children, which OpenMP does not survive, the threads are ours.
+They run on PyTorch's own OpenMP threads if these are GNU's (its Linux wheels): after an operation those spin for
+milliseconds, so threads of our own would compete with them for the cores. Elsewhere, and in forked children, where
+OpenMP does not work, we use a thread pool.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-LITTLE = 2**18  # work that is not worth a second thread
+LITTLE = 2**18  # work below which one thread is faster
 _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def spread(count: int, work: int, f: Callable[[int, int], None]) -> None:
-    """Run f(i, j) over ranges that cover 0 … count, on as many threads as PyTorch uses."""
+    """Run f(i, j) for ranges that cover 0 … count, on as many threads as PyTorch uses."""
     threads = min(torch.get_num_threads(), count)
     if threads <= 1 or work < LITTLE:
         f(0, count)
@@ -42,7 +42,7 @@ def spread(count: int, work: int, f: Callable[[int, int], None]) -> None:
                 return
             try:
                 f(*piece)
-            except BaseException as failure:  # it must not leave a thread that is not Python's
+            except BaseException as failure:  # it must not propagate into OpenMP's thread
                 failures.append(failure)
 
     parallel = _openmp(os.getpid())
@@ -62,13 +62,13 @@ _STARTED = os.getpid()
 
 @lru_cache(2)
 def _openmp(process: int) -> Any:
-    """GNU OpenMP's way to run a function on its threads, from the library that PyTorch has loaded; or None."""
+    """``GOMP_parallel`` of the GNU OpenMP library that PyTorch has loaded, or None."""
     if process != _STARTED:
         return None
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "libgomp" in line}
-        (path,) = paths  # with two of them, which one is PyTorch's?
+        (path,) = paths  # with two libraries, PyTorch's is unknown
         parallel = ctypes.CDLL(path).GOMP_parallel
     except (OSError, ValueError, AttributeError):
         return None
@@ -78,7 +78,7 @@ def _openmp(process: int) -> Any:
 
 @dataclass
 class _Pool:
-    """Threads of one process; a forked child makes its own."""
+    """The thread pool of a process; a forked child creates its own."""
 
     pid: int = 0
     size: int = 0

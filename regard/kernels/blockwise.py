@@ -2,20 +2,20 @@
 
 Online softmax over key blocks (Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867; Rabe & Staats 2021,
 https://arxiv.org/abs/2112.05682); the backward pass recomputes each tile from the saved logsumexp (Dao et al. 2022,
-https://arxiv.org/abs/2205.14135). Tiles the mask calls empty are skipped, tiles it calls full are not masked.
+https://arxiv.org/abs/2205.14135). Empty tiles of the mask are skipped, full tiles need no mask.
 
-The tanh term has no transcendental per pair. With A = e^{2a}/2 and B = e^{2b}, computed once per query and per key,
+The tanh term needs no transcendental function per pair. With A = e^{2a}/2 and B = e^{2b}, once per query and per key,
 
     tanh(a + b) = 1 − u,   u = 1 / (1/2 + A·B),   1 − tanh² = u·(2 − u)
 
-which is exact while |a|, |b| stay where e^{2x} is a normal number; beyond that (and on a GPU, where elementwise
-operations cost their memory traffic and nothing else) u is 1 − tanh(a + b) itself.
+which is exact as long as e^{2a} and e^{2b} are normal numbers. Beyond that range, and on a GPU, where elementwise
+operations are bound by memory, u is computed as 1 − tanh(a + b).
 
-A score that is a dense formula alone is asked for a few queries at a time, of all items, heads and keys.
+A score known by a dense formula alone is evaluated for a few queries at a time, for all items, heads and keys.
 
 Tiles have the shape [b, k, G, l, s]: batch items, key/value heads, query heads of each, queries, keys. On a CPU they
-are small enough to stay in its cache, and all work on them is done in place: a pass over a tile then costs a twentieth
-of its matrix product, so that a relative position, laid out along diagonals (``_skew``), is all but free.
+fit into its cache and are processed in place: a pass over a tile costs a twentieth of its matrix product, so relative
+positions, laid out by diagonals (``_skew``), are nearly free.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTe
 
 NAME = "blockwise"
 TILE = 2**20  # numbers in the largest temporary
-FORMULA = 2**22  # numbers in the rows that a formula is asked for at a time
-CACHED = 2**19  # numbers per thread in a tile that stays in the cache of a CPU
+FORMULA = 2**22  # numbers of E per call of a formula
+CACHED = 2**19  # numbers per thread of a tile that fits into a CPU's cache
 RANGE = {torch.float32: 43.0, torch.float64: 350.0}  # |a|, |b| up to which the fraction form is exact
 
 
@@ -53,7 +53,7 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def memory_bytes(problem: Problem) -> int:
-    """What it needs beyond its inputs: the context, the logsumexp, exponentials and a few tiles."""
+    """Bytes beyond its inputs: the context, the logsumexp, exponentials and a few tiles."""
     size = torch.finfo(problem.compute_dtype).bits // 8
     rows = problem.batch * problem.heads * problem.queries
     hidden = sum(t.a.numel() + (0 if t.b is None else t.b.numel()) for t in problem.terms.tanhs)
@@ -67,13 +67,13 @@ def memory_bytes(problem: Problem) -> int:
 
 @dataclass(frozen=True)
 class BlockTile:
-    """One tile: where it lies, and what its queries and keys are."""
+    """One tile: slices of items, heads, queries and keys."""
 
     items: slice
     heads: slice  # of keys and values
     q: slice
     k: slice
-    full: bool  # the mask shows every pair of it
+    full: bool  # every pair is visible
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Blocks:
     batch: int
     q: int
     k: int
-    heads: int = 0  # of keys and values, 0 for all; with fewer than all, items come one by one
+    heads: int = 0  # of keys and values, 0 for all; with fewer than all, one batch item per tile
 
 
 def _width(p: Problem) -> int:
@@ -89,7 +89,7 @@ def _width(p: Problem) -> int:
 
 
 def _block_sizes(p: Problem) -> Blocks:
-    """Tiles as square as fits, several batch items at once if they are small."""
+    """Tiles as square as possible, with several batch items if they are small."""
     width = _width(p)
     if p.terms.formulas:
         rows = max(FORMULA // max(p.batch * p.heads * p.keys * width, 1), 1)
@@ -105,7 +105,7 @@ def _block_sizes(p: Problem) -> Blocks:
 
 
 def _cached_block_sizes(p: Problem) -> Blocks:
-    """Tiles of some heads that stay in the cache, and hold enough work for every thread."""
+    """Tiles of some heads that fit into the cache and hold enough work for every thread."""
     group = p.heads // p.kv_heads
     q = min(max(256 // group, 16), max(p.queries, 1))
     k = min(max(2**17 // (group * q), 16), max(p.keys, 1))
@@ -143,7 +143,7 @@ operator.OPERATOR_KERNELS[NAME] = Blockwise()
 
 
 def scores(p: Problem) -> Tensor:
-    """E of every pair, −inf where masked, NaN where something not finite is seen, [B, H, L, S]; for a few queries."""
+    """E of every pair, [B, H, L, S], −inf where masked, NaN where a row sees NaN or Inf; for a few queries."""
     run = _TileRun(p)
     e = torch.full((p.batch, p.heads, p.queries, p.keys), -torch.inf, dtype=run.dtype, device=p.device)
     by_head = run.by_head(e)
@@ -154,7 +154,7 @@ def scores(p: Problem) -> Tensor:
 
 
 class _TileRun:
-    """A problem made ready for tiles: heads split into [K, G], exponentials taken."""
+    """A problem prepared for tiles: heads split into [K, G], exponentials computed."""
 
     def __init__(self, p: Problem) -> None:
         self.p, self.dtype, self.blocks = p, p.compute_dtype, _block_sizes(p)
@@ -167,7 +167,7 @@ class _TileRun:
     # --- tiles ---
 
     def rows(self) -> Iterator[tuple[BlockTile, list[BlockTile]]]:
-        """Every block of queries (a tile of all keys) with the tiles it must look at."""
+        """Every block of queries, as a tile of all keys, with its tiles that are not empty."""
         p, blocks = self.p, self.blocks
         verdict = None
         if p.mask is not None and p.queries and p.keys:
@@ -194,20 +194,20 @@ class _TileRun:
         return x[:, :, None] if x.shape[1] == 1 else x.unflatten(1, (self.p.kv_heads, -1))
 
     def cut(self, x: Tensor, tile: BlockTile, length: slice | None = None, dim: int = -2) -> Tensor:
-        """Slice [B|1, K|1, …] and one length dim where they are not broadcast, in the type computed in."""
+        """Slice [B|1, K|1, …] and one length dim where they are not broadcast, in the compute dtype."""
         return _cut(x, tile, length, dim).to(self.dtype)
 
     def shape(self, tile: BlockTile) -> tuple[int, ...]:
         return _len(tile.items), _len(tile.heads), self.p.heads // self.p.kv_heads, _len(tile.q), _len(tile.k)
 
     def room(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Room for a tile, the same memory each time it is asked for by the same name."""
+        """A buffer for a tile; the same name gets the same memory every time."""
         size = math.prod(shape)
         if name not in self.buffers or self.buffers[name].numel() < size:
             self.buffers[name] = torch.empty(size, dtype=self.dtype, device=self.p.device)
         return self.buffers[name][:size].view(shape)
 
-    # Tiles come in rows, and rows by heads: what was cut for the one before mostly serves the next.
+    # Consecutive tiles share queries or heads, so the latest slices are kept.
 
     def queries(self, x: Tensor, tile: BlockTile) -> Tensor:
         """The tile's rows of [B, H, L, D], [b·k, G·l, D]."""
@@ -217,7 +217,7 @@ class _TileRun:
         return self.latest[key][1]
 
     def keys(self, x: Tensor | None, tile: BlockTile) -> Tensor:
-        """The tile's keys of [B, K, S, D], [b·k, s, D]; a view if the type is the one computed in."""
+        """The tile's keys of [B, K, S, D], [b·k, s, D]; a view if x has the compute dtype."""
         assert x is not None
         where, key = (tile.items.start, tile.heads.start), ("keys", id(x))
         if key not in self.latest or self.latest[key][0] != where:
@@ -227,7 +227,7 @@ class _TileRun:
     # --- scores of a tile ---
 
     def scores(self, tile: BlockTile, poison: bool = False) -> tuple[Tensor, Tensor | None]:
-        """E of a tile, −inf (and NaN) where they belong; and the pair sum after the cap, if there is one."""
+        """E of a tile, −inf where masked, NaN where poisoned; and the pair sum after the softcap, if there is one."""
         p = self.p
         e = self.room("scores", self.shape(tile))
         capped = None
@@ -256,7 +256,7 @@ class _TileRun:
         positions = self.positions if self.positions.shape[0] == 1 else self.positions[tile.items]
         return positions[:, tile.q]
 
-    # What is not started yet is written, to the rest is added.
+    # ``started``: e has values, to which terms are added; otherwise the first term is written.
 
     def add_pairs(self, e: Tensor, tile: BlockTile, started: bool) -> None:
         for term in self.p.terms.pairs:
@@ -272,7 +272,7 @@ class _TileRun:
             e.zero_()
 
     def add_singles(self, e: Tensor, tile: BlockTile, started: bool) -> bool:
-        """Add the other terms; whether the tile is started now."""
+        """Add all other terms; returns whether the tile has values now."""
         for term in self.p.terms.terms:
             if isinstance(term, BiasTerm):
                 rows = _cut(self.by_head(term.bias), tile, tile.q)
@@ -335,7 +335,7 @@ class _TileRun:
             _put(e[..., near], part, started)
 
     def diagonals(self, tile: BlockTile) -> Diagonals | None:
-        """The tile's relative positions, if they are known without looking."""
+        """The tile's relative positions, if they are known without reading a tensor."""
         if isinstance(self.p.offset, Tensor) or self.p.rows is not None or self.p.key_positions is not None:
             return None
         return Diagonals(tile.k.start - tile.q.start - self.p.offset, _len(tile.q), _len(tile.k))
@@ -354,7 +354,7 @@ class _TileRun:
         return (self.delta(tile).abs() - reach).clamp(min=0)[:, None, None].to(self.dtype)
 
     def add_buckets(self, out: Tensor, x: Tensor, tile: BlockTile) -> None:
-        """Add Σ_j x_ij by table entry to [b, k, G, l|1, R], summed over i if that has one row: look-up's transpose."""
+        """Add Σ_j x_ij per table entry to [b, k, G, l|1, R], over all i if that has one row: look-up transposed."""
         diagonals, size = self.diagonals(tile), out.shape[-1]
         if diagonals is None:
             by_row = x.new_zeros(*x.shape[:-1], size).scatter_add_(-1, self.entries(size // 2, tile).expand(x.shape), x)
@@ -420,7 +420,7 @@ class _TileRun:
         return context / total.masked_fill(nothing, 1.0)[..., None], top + total.log()
 
     def _first(self, rows: BlockTile) -> tuple[Tensor, Tensor]:
-        """The online softmax before any key: the largest score and the sum, [b, k, G, l]."""
+        """The initial state of the online softmax: the maximum and the sum, [b, k, G, l]."""
         shape = self.shape(rows)[:-1]
         if self.p.sink is None:
             top = torch.full(shape, -torch.inf, dtype=self.dtype, device=self.p.device)
@@ -430,7 +430,7 @@ class _TileRun:
 
 
 class _Gradient:
-    """The gradients of every tensor of a problem, added up tile by tile."""
+    """The gradients of every tensor of a problem, accumulated tile by tile."""
 
     def __init__(self, run: _TileRun) -> None:
         p = self.p = run.p
@@ -449,7 +449,7 @@ class _Gradient:
         return torch.zeros(x.shape, dtype=self.run.dtype, device=x.device)
 
     def _columns(self, x: Tensor | None) -> Tensor:
-        """Zeros of that shape, columns contiguous: a product with a tile is added to that a quarter faster."""
+        """Zeros of that shape with contiguous columns: accumulating products with tiles is a quarter faster."""
         assert x is not None
         return self._zeros(x.mT).mT
 
@@ -470,7 +470,7 @@ class _Gradient:
     def add(
         self, into: Tensor, part: Tensor, tile: BlockTile, length: slice | None = None, key_side: bool = False
     ) -> None:
-        """Add a tile's part [b, k, G, …] to a gradient [B|1, H|1, …], summed where that is broadcast."""
+        """Add a tile's part [b, k, G, …] to a gradient [B|1, H|1, …], summed over its broadcast dims."""
         into = into[:, :, None] if key_side else self.run.by_head(into)
         into = _cut(into, tile, length)
         broadcast = [d for d in range(part.ndim) if into.shape[d] == 1 and part.shape[d] != 1]
@@ -517,7 +517,7 @@ class _Gradient:
             self.add(self.sink, -(share * delta).sum(-1), rows)
 
     def _row_parts(self, rows: BlockTile) -> list[tuple[Tensor, Tensor]]:
-        """Gradients of a block of queries that all its tiles add to, each with where it goes in the end."""
+        """Pairs of a gradient and its part for a block of queries, to which all tiles of the block add."""
         shape, parts = self.run.shape(rows), []
         for into in self.terms:
             if isinstance(into, DotTerm):
@@ -596,7 +596,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _put(e: Tensor, part: Tensor, started: bool) -> None:
-    """Add to what is started, else write."""
+    """Add ``part`` to e if it has values, otherwise write it."""
     e.add_(part) if started else e.copy_(part)
 
 

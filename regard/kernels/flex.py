@@ -1,7 +1,7 @@
-"""PyTorch's FlexAttention, for dot products that a function of one's own edits or masks.
+"""PyTorch's FlexAttention, for dot products with a custom function of scores or of the mask.
 
-It compiles the function into its GPU kernel (Dong et al. 2024, https://arxiv.org/abs/2412.05496); which tiles it skips
-is what our masks say of theirs. It needs no memory beyond the context, a number per row and one per tile.
+It compiles the function into its GPU kernel (Dong et al. 2024, https://arxiv.org/abs/2412.05496). Our masks decide
+which tiles it skips. Beyond the context it needs one number per row and one per tile.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 NAME = "flex"
 TILE = 128
-REMEMBERED = 32  # lists of tiles of masks that depend on positions alone
-BOOLEANS = 64 * 2**20  # of a mask that are looked at at a time
-PROGRAMS = 256  # compiled for as many functions and settings
+REMEMBERED = 32  # cached lists of tiles, of masks that depend on positions alone
+BOOLEANS = 64 * 2**20  # booleans of a mask evaluated at a time
+PROGRAMS = 256  # the most functions and settings it is compiled for
 KINDS = (Causal, Window, Lengths, Prefix, Documents, Dense)
 _KNOWN: dict[tuple[object, ...], BlockMask] = {}
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch item, head, query and key
@@ -71,7 +71,7 @@ def _refuses_shape(p: Problem, term: DotTerm | FormulaTerm) -> str | None:
 
 
 def memory_bytes(problem: Problem) -> int:
-    """The context, the logsumexp it keeps for itself, and the lists of tiles."""
+    """Bytes beyond its inputs: the context, its own logsumexp, and the lists of tiles."""
     p = problem
     rows, tiles = p.batch * p.heads * p.queries, -(-p.queries // TILE) * -(-p.keys // TILE)
     lists = 0 if p.mask is None else 4 * 4 * tiles * (p.batch * p.heads if set("BH") & set(p.mask.varies) else 1)
@@ -95,11 +95,11 @@ def run(problem: Problem) -> tuple[Tensor, None]:
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention  # a quarter of a second that few need
+    from torch.nn.attention.flex_attention import flex_attention  # importing it takes a quarter of a second
 
     if torch.compiler.is_compiling():
         return flex_attention(q, k, v, **options)
-    if q.device.type == "cpu":  # where it is only run to be tested
+    if q.device.type == "cpu":  # for tests only
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return flex_attention(q, k, v, **options)
@@ -129,7 +129,7 @@ def _edit(term: FormulaTerm, p: Problem) -> Callable[..., Tensor]:
 
 
 def _place(start: int | Tensor, length: int, p: Problem) -> IndexMap:
-    """Where a query or key stands, given where less its index: a number, [B] or [B|1, length]."""
+    """The positions of queries or keys from position − index: a number, [B] or [B|1, length]."""
     if not isinstance(start, Tensor) and start == 0:
         return _by_index
     start = start[:, None] if isinstance(start, Tensor) and start.ndim == 1 else start
@@ -137,7 +137,7 @@ def _place(start: int | Tensor, length: int, p: Problem) -> IndexMap:
 
 
 def _at(positions: Tensor, p: Problem) -> IndexMap:
-    """By positions, [length] or [B|1, length]."""
+    """The map to given positions, [length] or [B|1, length]."""
     position = positions.expand(p.batch, -1)
     return lambda b, i: position[b, i]
 
@@ -150,7 +150,7 @@ def _has_function(mask: Mask | None) -> bool:
 
 
 def _unknown(mask: Mask | None) -> Mask | None:
-    """The first part that is neither one of ours nor a function."""
+    """The first part of the mask that is neither one of KINDS nor a Function, or None."""
     for leaf in _leaves(mask):
         if not isinstance(leaf.mask if isinstance(leaf, ByVisible) else leaf, (Function, *KINDS)):
             return leaf
@@ -166,7 +166,7 @@ def _leaves(mask: Mask | None) -> list[Mask]:
 
 
 def _blocks(p: Problem) -> BlockMask | None:
-    """Which tiles are seen in part and which as a whole, in FlexAttention's lists."""
+    """The partial and the full tiles of the mask as FlexAttention's BlockMask; cached for static masks."""
     if p.mask is None:
         return None
     if not p.mask.static or isinstance(p.offset, Tensor) or torch.compiler.is_compiling():
@@ -180,7 +180,7 @@ def _blocks(p: Problem) -> BlockMask | None:
 
 
 def _told(mask: Mask) -> tuple[object, ...]:
-    """A mask of positions alone, by what it is."""
+    """The identity of a mask that depends on positions alone."""
     return (type(mask), mask.ints, *map(_told, mask.parts))
 
 
@@ -191,21 +191,21 @@ def _made_blocks(p: Problem) -> BlockMask:
     tiles = -(-p.queries // TILE), -(-p.keys // TILE)
     empty, full = p.mask.tiles(Grid(p.row_index(), p.positions(), p.keys, TILE, TILE))
     empty, full = (torch.as_tensor(x, device=p.device).expand(p.batch, p.heads, *tiles).clone() for x in (empty, full))
-    full[..., p.queries // TILE :, :] = full[..., p.keys // TILE :] = False  # tiles beyond the end look at every pair
+    full[..., p.queries // TILE :, :] = full[..., p.keys // TILE :] = False  # tiles beyond the end test every pair
     part, whole = _listed(~empty & ~full), _listed(full & ~empty)
     seen = _visible(p.mask, p)
     return BlockMask.from_kv_blocks(*part, *whole, BLOCK_SIZE=TILE, mask_mod=seen, seq_lengths=(p.queries, p.keys))
 
 
 def _listed(seen: Tensor) -> tuple[Tensor, Tensor]:
-    """How many tiles of each row, and which, the seen ones first."""
+    """The number of visible tiles of each row, and the indices of all tiles, visible ones first."""
     return seen.sum(-1, dtype=torch.int32), seen.int().argsort(dim=-1, descending=True, stable=True).int()
 
 
 def _visible(mask: Mask, p: Problem) -> Visible:
-    """``mask`` as a function of one query and one key, by their indices.
+    """``mask`` as a function of the indices of one query and one key.
 
-    It closes over numbers, tensors and functions alone: PyTorch compiles anew for any other object that is new.
+    Its closure only holds numbers, tensors and functions: PyTorch recompiles for every new object of another kind.
     """
     if mask.parts:
         return _joined(type(mask), [_visible(part, p) for part in mask.parts])
@@ -250,7 +250,7 @@ def _near(mask: Causal | Window, p: Problem) -> Visible:
 
 
 def _places(p: Problem) -> tuple[IndexMap, IndexMap]:
-    """Where a query and a key stand, by item and index."""
+    """The positions of queries and of keys, by item and index."""
     keys = _by_index if p.key_positions is None else _at(p.key_positions, p)
     return _place(p.offset, p.queries, p), keys
 
@@ -267,7 +267,7 @@ def _asked(mask: Function, p: Problem) -> Visible:
 
 
 def _poison(out: Tensor, p: Problem) -> Tensor:
-    """NaN in the rows that may see what is not finite: looked for in a few rows of booleans at a time."""
+    """Set rows to NaN that may see NaN or Inf, evaluating the mask for a few rows at a time."""
     if p.bad_keys is None or p.bad_rows is None:
         return out
     if p.mask is None:
@@ -281,7 +281,7 @@ def _poison(out: Tensor, p: Problem) -> Tensor:
 
 
 def _spoiled(p: Problem, keys: Tensor, rows: Tensor) -> Tensor:
-    """How many marked keys a row sees is a product of the mask and the marks, one for all items where it is theirs."""
+    """Which of these rows see a bad key, [B, H, rows]: mask · marks, one matrix product if all items share the mask."""
     assert p.mask is not None and p.bad_rows is not None
     seen = p.mask.visible(rows, p.positions()[:, rows], torch.arange(p.keys, device=p.device))
     seen = seen.expand(*seen.shape[:2], len(rows), p.keys)

@@ -1,10 +1,9 @@
-"""The one border between PyTorch's program transformations and our kernels.
+"""The one operator between PyTorch's program transformations and our kernels.
 
 Our kernels branch on data, loop over tiles and call compilers of their own; ``torch.compile``, ``torch.func`` and
-autograd must not look inside. So a problem is packed into flat lists, handed to one opaque operator, and unpacked on
-the other side. What is Python of the caller's own, a score's formula or a mask, cannot cross it: those run in plain
-eager mode alone. A kernel is two plain functions of a Problem; everything it needs to be differentiated, vmapped
-and compiled is here, once.
+autograd must not trace into them. So a problem is packed into flat lists, passed to one opaque operator, and unpacked
+inside. The caller's own Python, a formula or a custom mask, cannot cross it and only runs in plain eager mode. A kernel
+is two plain functions of a Problem; all that differentiates, vmaps and compiles it is here, once.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTe
 
 
 class OperatorKernel(Protocol):
-    """What a kernel behind the operator looks like."""
+    """The interface of a kernel behind the operator."""
 
-    # Keep the context in the type computed in until the backward pass: a half type's rounding would leave
-    # gradients that should cancel (of anything constant along a row) some way off zero.
+    # Keep the context in the compute dtype until the backward pass: rounded to half precision, gradients that should
+    # cancel (of anything constant along a row) would not be zero.
     wide_out: bool
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Context [B, H, L, Dv] and logsumexp [B, H, L]."""
 
     def backward(self, problem: Problem, out: Tensor, lse: Tensor, grad: Tensor) -> Problem:
-        """The problem with the gradient in the place of every floating-point tensor."""
+        """The problem with every floating-point tensor replaced by its gradient."""
 
 
 OPERATOR_KERNELS: dict[str, OperatorKernel] = {}
 
 
 def stays_out(problem: Problem) -> str | None:
-    """Why the problem cannot cross the operator where somebody looks on, or None."""
+    """Why the problem cannot cross the operator in a traced or transformed program; None in eager mode."""
     whose = problem.terms.formulas[0].name if problem.terms.formulas else unknown(problem.mask)
     if whose is None or (not torch.compiler.is_compiling() and _nothing_looks_on(problem.v)):
         return None
@@ -71,13 +70,13 @@ def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def sum_to(x: Tensor, shape: torch.Size) -> Tensor:
-    """The gradient of what was broadcast from ``shape``: summed over the dims that were one."""
+    """The gradient of a tensor broadcast from ``shape``: x summed over the dims that were 1."""
     dims = [d for d in range(x.ndim) if shape[d] == 1 and x.shape[d] != 1]
     return x.sum(dims, keepdim=True) if dims else x
 
 
 def _nothing_looks_on(v: Tensor) -> bool:
-    """Is this plain eager PyTorch, with no transformation, tracer or mode that has to see an operator?"""
+    """Is this plain eager PyTorch, without a transformation, tracer or mode that needs to see an operator?"""
     return (
         type(v) in (Tensor, torch.nn.Parameter)
         and v.device.type in ("cpu", "cuda")
@@ -100,7 +99,7 @@ def _needs_gradient(tensors: list[Tensor]) -> bool:
 
 
 class _Packed:
-    """A problem as flat lists. Every tensor leads with a batch dim, full or 1, so that vmap can fold into it."""
+    """A problem as flat lists. Every tensor has a leading batch dim, full or 1, into which vmap can fold."""
 
     def __init__(self) -> None:
         self.code: list[str] = []
@@ -228,7 +227,7 @@ def _forward(
 def _differentiable(
     kernel: str, code: str, tensors: list[Tensor], ints: list[int], floats: list[float]
 ) -> tuple[Tensor, Tensor]:
-    """The operator called by itself, as an exported program does: its gradients are those of the Function."""
+    """The operator called directly, as in an exported program: its gradients are those of the Function."""
     if not _needs_gradient(tensors):
         return _below_autograd(kernel, code, tensors, ints, floats)
     with enable_single_level_autograd_function():
@@ -329,7 +328,7 @@ def _batch(code: str, tensors: list[Tensor], dims: list[int | None]) -> int:
 
 
 def _fold(t: Tensor, dim: int | None, n: int, batch: int) -> Tensor:
-    """Fold a vmapped dim into the batch dim. Also for what is not vmapped: its gradients are, one per item."""
+    """Fold a vmapped dim into the batch dim. A tensor without one is expanded: it has a gradient per vmapped item."""
     t = t.expand(n, *t.shape) if dim is None else t.movedim(dim, 0)
     return t.expand(n, batch, *t.shape[2:]).flatten(0, 1)
 
@@ -344,7 +343,7 @@ torch.library.register_vmap("regard::attention_backward", _vmap_backward, lib=_l
 
 
 class _Eager(torch.autograd.Function):
-    """The same without an operator: a call costs a third of what it does through one."""
+    """The kernel in eager mode without the operator, at a third of its overhead."""
 
     @staticmethod
     def forward(
@@ -412,7 +411,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _Called(_SingleLevelFunction):
-    """The same where the dispatcher calls it: at one level of torch.func; the others are below it."""
+    """_Attention when called from the dispatcher: at one level of torch.func, with the other levels below it."""
 
     @staticmethod
     def forward(
@@ -445,7 +444,7 @@ class _Backward(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """A gradient as it is, whose own derivative is refused."""
+    """The identity on a gradient; differentiating it again is refused."""
 
     generate_vmap_rule = True
 
@@ -458,9 +457,9 @@ class _Once(torch.autograd.Function):
 
 
 def once(out: Tensor) -> Tensor:
-    """A context of PyTorch's own attention: where its kernel has no second derivative, that is said in our words."""
+    """A context of PyTorch's own attention, with our error message if its kernel has no second derivative."""
     node = None if torch.compiler.is_compiling() else out.grad_fn
-    for _ in range(3):  # on a GPU its dims are cut behind it
+    for _ in range(3):  # on a GPU, PyTorch adds a slice of padded dims after it
         if node is None or node.name().startswith("ScaledDotProduct"):
             break
         node = node.next_functions[0][0] if node.next_functions else None
@@ -479,7 +478,7 @@ def _refuse_second(grads: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | N
 
 
 class _OwnBackward(torch.autograd.Function):
-    """The same with Python of the caller's own."""
+    """_Backward of a problem with the caller's own Python."""
 
     @staticmethod
     def forward(

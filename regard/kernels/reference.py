@@ -1,7 +1,7 @@
-"""The specification: attention as in the textbook, dense, every step kept.
+"""The specification: textbook attention, dense, with every step kept.
 
-Plain differentiable PyTorch, so second derivatives, ``torch.func`` and ``torch.compile`` work by themselves. Half
-types are computed in float32.
+Plain differentiable PyTorch, so second derivatives, ``torch.func`` and ``torch.compile`` just work. Half precision is
+computed in float32.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ NAME = "reference"
 
 @dataclass(frozen=True, repr=False)
 class Steps:
-    """What attention did, step by step: [..., heads, L, S] each, and the context [..., heads, L, Dv]."""
+    """The steps of attention: [..., heads, L, S] each, and the context [..., heads, L, Dv]."""
 
     similarity: Tensor  # the sum of the pair terms, before scaling
     scaled: Tensor  # the whole score E
-    masked: Tensor  # E with −inf where the query may not look
-    weights: Tensor  # softmax of it; a row with nothing to attend to is 0
+    masked: Tensor  # E with −inf where masked
+    weights: Tensor  # softmax of it; a row with no visible key is 0
     context: Tensor  # weights · values (and Shaw's value term)
     logsumexp: Tensor  # [..., heads, L]
 
     def __repr__(self) -> str:
-        """A line per step, with its shape and range: the numbers themselves would fill pages."""
+        """One line per step, with its shape and range."""
         return "\n".join(
             ("Steps", *(f"  {name:<12}{describe_tensor(getattr(self, name))}" for name in self.__dataclass_fields__))
         )
 
     def map(self, f: object) -> Steps:
-        """The same function on every field."""
+        """Apply a function to every field."""
         assert callable(f)
         return Steps(*(f(getattr(self, name)) for name in self.__dataclass_fields__))
 
 
 def describe_tensor(x: Tensor) -> str:
-    """Its shape, and the range of what is finite in it."""
+    """Its shape, and the range of its finite numbers."""
     shape = str(list(x.shape))
     if x.is_meta:
         return shape
@@ -56,7 +56,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def memory_bytes(problem: Problem) -> int:
-    """What it needs beyond its inputs: five dense matrices, and the tanh of every pair and hidden dim."""
+    """Bytes beyond its inputs: five dense matrices, and the tanh of every pair and hidden dim."""
     size = torch.finfo(problem.compute_dtype).bits // 8
     hidden = sum(t.a.shape[-1] for t in problem.terms.tanhs)
     return problem.batch * problem.heads * problem.queries * problem.keys * size * (5 + hidden)

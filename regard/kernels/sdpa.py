@@ -1,7 +1,7 @@
-"""PyTorch's own fused attention, for scores that are dot products plus something dense.
+"""PyTorch's own fused attention, for scores that are dot products plus dense terms.
 
-A mask it has no word for becomes a dense bool tensor, and offset, bias and key terms a dense float one; both are
-built only while they stay small (MASK_BYTES, BIAS_BYTES: beyond, a kernel of O(n) memory is as fast or faster).
+A mask other than its causal one becomes a dense bool tensor; offset, bias and key terms become a dense float tensor.
+Both are limited in size (MASK_BYTES, BIAS_BYTES): beyond, a kernel with O(n) memory is at least as fast.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def memory_bytes(problem: Problem) -> int:
-    """What it needs beyond its inputs: the context, the logsumexp it keeps for itself, a dense mask or bias."""
+    """Bytes beyond its inputs: the context, its own logsumexp, a dense mask or bias."""
     p = problem
     rows = p.batch * p.heads * p.queries
     mask, bias = _dense_bytes(p)
@@ -70,7 +70,7 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     causal = _says_causal(p)
     seen = None if p.mask is None or causal else dense.visible(p)
     q, k, v = _equal_dims(dot.q, dot.k, p.v)
-    # Flags are decided by branches, here and in _says_causal: a comparison of symbolic sizes is a SymBool.
+    # Flags come from branches, here and in _says_causal: a comparison of symbolic sizes would be a SymBool.
     grouped = {"enable_gqa": True} if p.heads != p.kv_heads else {}
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=_mask(p, seen), is_causal=causal, scale=dot.scale, **grouped
@@ -84,13 +84,13 @@ def run(problem: Problem) -> tuple[Tensor, None]:
 
 
 def dot(q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool = False) -> Tensor:
-    """Plain dot-product attention of [B, H, L, D] tensors: what ``run`` comes to where there is nothing to prepare."""
+    """Plain dot-product attention of [B, H, L, D] tensors: ``run`` without anything to prepare."""
     out = operator.once(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
     return out if causal else _spoil_lost(out, q, k)
 
 
 def _spoil_lost(out: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """NaN in rows whose scores are all NaN: on a CPU PyTorch's kernel gives them 0, as if nothing were wrong."""
+    """Restore NaN in rows whose scores are all NaN: on a CPU PyTorch's kernel silently returns 0 for them."""
     if out.device.type != "cpu" or guard.has_no_zero(out[..., 0]):
         return out
     bad_rows, bad_keys = guard.not_finite(q), guard.not_finite(k).any(-1, keepdim=True)
@@ -101,7 +101,7 @@ def _spoil_lost(out: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def _extras(p: Problem) -> bool:
-    """Is there anything beside the dot term?"""
+    """Are there terms beside the dot term?"""
     return len(p.terms.terms) > 1
 
 
@@ -111,26 +111,26 @@ def _extra_tensors(p: Problem) -> list[Tensor | None]:
 
 
 def _says_causal(p: Problem) -> bool:
-    """Is the mask exactly what ``is_causal`` means: query i sees keys 0…i."""
+    """Does the mask equal ``is_causal``: query i sees keys 0…i?"""
     if type(p.mask) is not Causal or not p.mask.static or p.rows is not None or _extras(p):
         return False
     return True if isinstance(p.offset, int) and p.offset == 0 else False  # noqa: SIM210 - a branch, see `run`
 
 
 def _equal_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zero dims change nothing, and PyTorch's CPU kernel wants keys and values of the same number of them."""
+    """Pad keys and values to the same number of dims with zeros, as PyTorch's CPU kernel requires."""
     dims = max(q.shape[-1], v.shape[-1])
     return (q, k, v) if v.device.type != "cpu" else (_padded(q, dims), _padded(k, dims), _padded(v, dims))
 
 
 def _padded(x: Tensor, dims: int) -> Tensor:
-    """``x`` with zeros behind it. Not F.pad: PyTorch 2.13 compiles its gradient for wrong strides if lengths vary."""
+    """Pad x with zeros. Not F.pad: PyTorch 2.13 compiles its gradient with wrong strides if lengths vary."""
     more = dims - x.shape[-1]
     return torch.cat((x, x.new_zeros(()).expand(*x.shape[:-1], more)), -1) if more else x
 
 
 def _mask(p: Problem, seen: Tensor | None) -> Tensor | None:
-    """What to pass as attn_mask: bool, float or nothing."""
+    """The attn_mask argument: bool, float or None."""
     if not _extras(p):
         return seen
     bias: Tensor | None = None
@@ -143,7 +143,7 @@ def _mask(p: Problem, seen: Tensor | None) -> Tensor | None:
 
 
 def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tensor:
-    """NaN in the rows that may see a key or value that is not finite, or are themselves not finite."""
+    """Set rows to NaN that may see a key or value that is not finite, or are not finite themselves."""
     if p.bad_keys is None or p.bad_rows is None:
         return out
     if causal:
@@ -152,7 +152,7 @@ def _poison(out: Tensor, p: Problem, seen: Tensor | None, causal: bool) -> Tenso
 
 
 def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
-    """The same where query i sees keys 0…i, without looking at pairs; ``out`` may be changed."""
+    """``_poison`` for a causal mask, without evaluating pairs; may modify ``out``."""
     if guard.fits(out):
         return guard.spoil_causal(out, bad_keys, bad_rows)
     queries, keys = bad_rows.shape[2], bad_keys.shape[2]
@@ -165,7 +165,7 @@ def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
 
 
 def _dense_bytes(p: Problem) -> tuple[int, int]:
-    """Size of the dense mask and of the dense bias that would be built."""
+    """Bytes of the dense mask and of the dense bias that would be built."""
     if _says_causal(p):
         return 0, 0
     sizes = {"B": p.batch, "H": p.heads, "L": p.queries, "S": p.keys}
@@ -183,7 +183,7 @@ def _varies(mask: Mask, p: Problem) -> set[str]:
 
 
 def _items(p: Problem) -> set[str]:
-    """The batch, if positions differ along it."""
+    """{"B"} if positions differ between batch items."""
     positions = (p.offset, p.key_positions)
     return {"B"} if any(isinstance(x, Tensor) and x.shape[0] > 1 for x in positions) else set()
 

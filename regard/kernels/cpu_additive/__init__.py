@@ -1,8 +1,8 @@
 """Additive attention on a CPU, fused: the exact fraction form, four per division, in O(n) memory.
 
-The loops are in ``_numba`` (numba turns them into vector code and caches it on disk); here is what they are
-given. Threads (``_threads``) only run code that holds no GIL, so any number of Python threads may call this at once, a
-forked child too, and their number follows ``torch.get_num_threads()``.
+The loops are in ``_numba``, which compiles them to vector code and caches it on disk; this module prepares their
+arguments. Its threads (``_threads``) run code without the GIL, as many as ``torch.get_num_threads()``, so any number of
+Python threads and forked children may call it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from regard.score.terms import BiasTerm, KeyTerm, OffsetTerm, Problem, TanhTerm,
 
 NAME = "cpu_additive"
 ROWS, BLOCK_Q = 4, 64
-LONG, SHORT = 512, 256  # keys of a block: long ones cost less, short ones let more of a mask be skipped
-FEW, CHUNK = 8, 4096  # queries of a decoding step, and keys of it that are worth a thread of their own
+LONG, SHORT = 512, 256  # keys of a block: long blocks cost less, short ones skip more of a mask
+FEW, CHUNK = 8, 4096  # the most queries of a decoding step, and keys per thread in one
 NUMBA_MISSING = importlib.util.find_spec("numba") is None
 RANGE = {torch.float32: 33.0, torch.float64: 330.0}  # |a|, |b| up to which e^{2a}/u and e^{2b} are normal numbers
-SMALLEST = {torch.float32: 2.0**-30, torch.float64: 2.0**-60}  # |u|: the least weight beside the largest
+SMALLEST = {torch.float32: 2.0**-30, torch.float64: 2.0**-60}  # least |u|, a weight relative to the largest
 
 
 def refuses(problem: Problem) -> str | None:
@@ -57,7 +57,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def memory_bytes(problem: Problem) -> int:
-    """What it needs beyond its inputs: the context, the logsumexp, and exponentials of queries and keys."""
+    """Bytes beyond its inputs: the context, the logsumexp, and exponentials of queries and keys."""
     p = problem
     (tanh,) = p.terms.tanhs
     size = torch.finfo(p.compute_dtype).bits // 8
@@ -74,7 +74,7 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _is_decode(p: Problem) -> bool:
-    """Few queries: keys are read as they lie, and not made ready for many."""
+    """Few queries? Then keys are read as they are, without preparing them for many queries."""
     return p.queries <= FEW and not p.dropout
 
 
@@ -116,7 +116,7 @@ operator.OPERATOR_KERNELS[NAME] = CpuAdditive()
 
 
 class _Terms:
-    """What the loops take of a problem besides a, b, w and v: broadcast dims expanded, nothing as size 0."""
+    """The arguments of the loops besides a, b, w and v: broadcast dims expanded, absent terms of size 0."""
 
     def __init__(self, p: Problem) -> None:
         (tanh,) = p.terms.tanhs
@@ -187,7 +187,7 @@ class _Terms:
 
 
 class _Arguments(_Terms):
-    """A problem as arrays for the loops over many queries: exponentials of the keys taken, keys last."""
+    """A problem as arrays for the loops over many queries: exponentials of the keys, with keys last."""
 
     def __init__(self, p: Problem) -> None:
         super().__init__(p)
@@ -201,7 +201,7 @@ class _Arguments(_Terms):
         self.v = p.v.to(self.dtype).contiguous()
 
     def arrays(self, *sink: Any) -> tuple[Any, ...]:
-        """In the order the loops take them."""
+        """In the order of the loops' parameters."""
         p = self.p
         seed = torch.zeros(1, dtype=torch.int64) if p.seed is None else p.seed
         tensors = (self.a, self.bt, self.top, self.w, self.inverse, self.gain, self.v)
@@ -212,7 +212,7 @@ class _Arguments(_Terms):
 
 
 class _Gradients:
-    """Room for what the loops add up, and the way back to the problem's shapes."""
+    """Memory for the sums of the loops, and their conversion to the problem's shapes."""
 
     def __init__(self, given: _Arguments, p: Problem) -> None:
         self.given, kv = given, p.batch * p.kv_heads
@@ -259,7 +259,7 @@ class _Gradients:
 
 
 def _decode(p: Problem) -> tuple[Tensor, Tensor]:
-    """Few queries against many keys: every key and value is read once, heads and chunks of keys side by side."""
+    """Few queries against many keys: every key and value is read once, heads and chunks of keys in parallel."""
     loops, given = _loops(p.compute_dtype, "decode"), _Terms(p)
     (tanh,) = p.terms.tanhs
     w = tanh.w.to(given.dtype).expand(p.batch, p.heads, -1).contiguous()
@@ -284,7 +284,7 @@ def _decode(p: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _panels(x: Tensor) -> tuple[Any, Any]:
-    """[B, K, S, D] as one row of numbers and where each [S, D] begins, without a copy if these are dense."""
+    """[B, K, S, D] as a flat array and the offset of each [S, D] in it, without a copy if these are contiguous."""
     x = x if x.stride()[2:] == (x.shape[-1], 1) else x.contiguous()
     (batch, heads, *_), (by_batch, by_head, *_) = x.shape, x.stride()
     at = np.arange(batch, dtype=np.int64)[:, None] * by_batch + np.arange(heads, dtype=np.int64) * by_head
@@ -309,7 +309,7 @@ def _exponentials(b: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
 
 
 def _without_weights(w: Tensor) -> tuple[Tensor, Tensor]:
-    """1/u and 2W of w = W u, |u| ≤ 1 and not too small to invert. (NumPy's calls cost less than PyTorch's here.)"""
+    """1/u and 2W of w = W u, with |u| ≤ 1 and large enough to invert. (NumPy's overhead is lower than PyTorch's.)"""
     x, small = w.numpy(), SMALLEST[w.dtype]
     with np.errstate(all="ignore"):
         most = np.abs(x).max(-1, keepdims=True)
@@ -324,13 +324,13 @@ def _largest(x: Tensor) -> float:
 
 
 def _tiles(p: Problem, block_k: int) -> tuple[Tensor, Tensor]:
-    """What the loops need to know of the mask: the state of each tile, and the booleans of those that are mixed."""
+    """The mask for the loops: the state of each tile, and the booleans of mixed tiles."""
     n_q, n_k = -(-p.queries // BLOCK_Q), -(-p.keys // block_k)
     if p.mask is None:
         state = torch.full((1, 1, 1, 1), -1, dtype=torch.int32).expand(p.batch, p.heads, n_q, n_k)
         return state, torch.zeros(0, 1, 1, dtype=torch.bool)
     rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys)
-    if n_k == 1 and p.queries <= FEW:  # as in steps of decoding: only the booleans of the one tile are asked for
+    if n_k == 1 and p.queries <= FEW:  # a decoding step: the one tile counts as mixed, without asking for verdicts
         seen = p.mask.visible(rows, positions, cols)
         items, heads = seen.shape[:2]
         masks = seen.expand(items, heads, p.queries, p.keys).flatten(0, 1)
@@ -355,19 +355,19 @@ def _tiles(p: Problem, block_k: int) -> tuple[Tensor, Tensor]:
     return state.expand(p.batch, p.heads, n_q, n_k), tiles
 
 
-# --- what is compiled ---
+# --- compilation ---
 
 _compiling = threading.Lock()
-_READY: set[tuple[str, str]] = set()  # types and loops that are compiled in this process
+_READY: set[tuple[str, str]] = set()  # (dtype, loop) compiled in this process
 
 
 def warm_up(dtype: torch.dtype = torch.float32, *, training: bool = True) -> float:
-    """Compile what runs additive attention on a CPU, so that no call has to wait for it; returns the seconds it took.
+    """Compile additive attention for this CPU in advance, so that no call waits for it. Returns the seconds it took.
 
-    Its loops are compiled for this machine's CPU within the first call that needs them, forward, backward and in
-    decoding: some seconds each, and again where the package or numba is another one. They are kept on disk, so that
-    once is enough: where an image is built, or before a server takes requests. Here they are compiled in processes
-    side by side. ``training=False`` leaves out the backward pass; half types are computed in float32.
+    Without it, the first call that needs a loop (forward, backward, decoding) compiles it, which takes some seconds.
+    The result is cached on disk until the package or numba changes, so call this once: when an image is built, or
+    before a server takes requests. The loops are compiled in parallel processes. ``training=False`` leaves out the
+    backward pass; half precision is computed in float32.
 
     >>> import regard
     >>> seconds = regard.warm_up(training=False)
@@ -383,13 +383,13 @@ def warm_up(dtype: torch.dtype = torch.float32, *, training: bool = True) -> flo
     for other in others:
         if other is not None:
             other.wait()
-    for which in wanted[1:]:  # from disk, or now where no other process could write there
+    for which in wanted[1:]:  # from disk, or compiled now if no other process could write there
         _loops(wide, which)
     return time.perf_counter() - began
 
 
 def _start_compiling(real: str, which: str) -> subprocess.Popen[bytes] | None:
-    """Another process that compiles a loop; None where there is no core for it, or it is there already."""
+    """A process that compiles a loop; None if there is no core for it or the loop is compiled already."""
     if usable() < 2 or (real, which) in _READY or not sys.executable:
         return None
     code = "import sys; sys.path[:] = sys.argv[3:]\nfrom regard.kernels.cpu_additive import _numba as loops\n"
@@ -404,7 +404,7 @@ def _loops(dtype: torch.dtype, which: str) -> Any:
 
 @lru_cache(6)
 def _compiled(real: str, which: str) -> Any:
-    """The loops, with this one ready for a dtype; says so if compiling them takes more than a second."""
+    """The module of the loops, with this one compiled for a dtype; prints a notice if that takes over a second."""
     notice = threading.Timer(1.0, _say_compiling)
     notice.daemon = True
     notice.start()

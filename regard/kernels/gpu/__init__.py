@@ -1,1 +1,1 @@
-"""Triton kernels, and what they share."""
+"""Triton kernels, and their shared code."""

@@ -1,6 +1,6 @@
-"""The GPU code of _guard. Imported only when it runs: importing it needs triton.
+"""The Triton kernels of kernels/_guard.py. Imported only when they run: importing needs triton.
 
-Rows are vectors of D numbers, contiguous; D is padded to BD. Pointers are upper case.
+Rows are contiguous vectors of D numbers; D is padded to BD. Pointers are upper case.
 """
 
 # mypy: ignore-errors
@@ -42,9 +42,9 @@ def clean(
     D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, BD0: tl.constexpr, BD1: tl.constexpr, BD2: tl.constexpr,
     BR: tl.constexpr,
 ):  # fmt: skip
-    """Three tensors [B, h, n, D] at once: X without what is not finite goes to Y, contiguous; its rows are marked.
+    """Three tensors [B, h, n, D] at once: Y = X, contiguous, with 0 for NaN and Inf; rows that had any are marked.
 
-    Marks are [B, ·, n], mb apart, zero beforehand; several tensors may share them.
+    Marks are [B, ·, n] with batch stride mb, zero beforehand; several tensors may share them.
     """
     which = tl.program_id(1)
     if which == 0:
@@ -60,7 +60,7 @@ def spoil_causal(
     X, Y, BAD_KEYS, BAD_ROWS, xb, xh, xi, yb, yh, yi, H, G, L, S, value,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
-    """``value`` into row i of X [B, H, L, D] if i or any of the keys 0 … i is marked; with COPY into a copy, Y."""
+    """Set row i of X [B, H, L, D] to ``value`` if i or any of the keys 0 … i is marked; with COPY in a copy, Y."""
     blocks = tl.cdiv(L, BM)
     bh = (tl.program_id(0) // blocks).to(tl.int64)
     i0 = tl.program_id(0) % blocks * BM

@@ -1,7 +1,7 @@
-"""Device code that several kernels use: products, dropout's hash, masks, the online softmax and the union of its parts.
+"""Device code shared by kernels: products, the hash of dropout, masks, the online softmax and merging its parts.
 
-Imported only when it runs: importing it needs triton. Pointers are upper case. What is None, a pointer or a number of
-the mask, is left out at compile time; masks.py and dropout.py say what these arguments are.
+Imported only when it runs: importing needs triton. Pointers are upper case. An argument that is None, a pointer or a
+number of the mask, is removed at compile time; masks.py and dropout.py define these arguments.
 """
 
 # mypy: ignore-errors
@@ -50,7 +50,7 @@ def hash_rows(HASH, bh, rows):
 
 @triton.jit
 def survives(row_hash, cols, threshold):
-    """Which pairs dropout keeps; row_hash and cols broadcast to the tile."""
+    """The pairs that dropout keeps; row_hash and cols broadcast to the tile."""
     return _mix(_mix(cols.to(tl.uint32) + 0x27D4EB2F) ^ row_hash) >= threshold
 
 
@@ -59,7 +59,7 @@ def survives(row_hash, cols, threshold):
 
 @triton.jit
 def load_item(ITEMS, b, offset, limit):
-    """Position of query 0 and number of keys: one of each, or one per batch item."""
+    """Position of query 0 and number of keys, for all or per batch item."""
     if ITEMS is not None:
         offset, limit = tl.load(ITEMS + 3 * b), tl.load(ITEMS + 3 * b + 1)
     return offset, limit
@@ -67,7 +67,7 @@ def load_item(ITEMS, b, offset, limit):
 
 @triton.jit
 def load_prefix(ITEMS, b, prefix):
-    """Keys visible to all. Not to be called without: a function cannot return None in Triton 3.6."""
+    """Number of keys visible to all queries. Call it only if there is a prefix: Triton 3.6 cannot return None."""
     if ITEMS is not None:
         prefix = tl.load(ITEMS + 3 * b + 2)
     return prefix
@@ -75,7 +75,7 @@ def load_prefix(ITEMS, b, prefix):
 
 @triton.jit
 def load_ids(IDS, index, length):
-    """The documents of queries or keys, if there are any."""
+    """The document ids of queries or keys; without documents, the indices."""
     x = index
     if IDS is not None:
         x = tl.load(IDS + tl.minimum(index, length - 1))
@@ -84,7 +84,7 @@ def load_ids(IDS, index, length):
 
 @triton.jit
 def visible(delta, cols, q_ids, k_ids, limit, prefix, left, right, DOCS: tl.constexpr):
-    """Which pairs of a tile may attend: ((within the window) or (in the prefix)), within the limit, same document."""
+    """The visible pairs of a tile: (in the window or in the prefix) and below the limit and in the same document."""
     seen = cols < limit
     if left is not None or right is not None:
         if left is not None and right is not None:
@@ -135,7 +135,7 @@ def query_range(k0, k1, offset, L, limit, prefix, left, right):
 
 @triton.jit
 def narrow(lo, hi, SPANS, start, length, ROWS: tl.constexpr, EVERY: tl.constexpr):
-    """The part of a range that has documents of the ROWS rows from start on; SPANS has an entry for EVERY rows."""
+    """The part of a range with documents of the ROWS rows from start on; SPANS has one entry per EVERY rows."""
     if SPANS is not None:
         at = start // EVERY + tl.arange(0, ROWS // EVERY)
         inside = at * EVERY < length
@@ -149,8 +149,8 @@ def narrow(lo, hi, SPANS, start, length, ROWS: tl.constexpr, EVERY: tl.constexpr
 
 @triton.jit
 def online(x, factor, t, m, l, acc, v, keep, DROP: tl.constexpr, VALUES: tl.constexpr, PRECISION: tl.constexpr):
-    """One step of the online softmax; the scores are x·factor + t, with t per row. Also by how much what was added up
-    before shrinks, and the sum of the weights kept."""
+    """One step of the online softmax; the scores are x·factor + t, with t per row. Also returns the factor by which
+    earlier sums shrink, and the sum of the weights after dropout."""
     new = tl.maximum(m, tl.max(x, 1) * factor + t)
     safe = tl.where(new == -INF, 0.0, new)
     p = tl.exp2(x * factor - (safe - t)[:, None])
@@ -167,7 +167,7 @@ def online(x, factor, t, m, l, acc, v, keep, DROP: tl.constexpr, VALUES: tl.cons
 
 @triton.jit(do_not_specialize=["n", "splits"])
 def combine(PARTS, LSES, OUT, LSE, n, splits, DV: tl.constexpr, BDV: tl.constexpr, BS: tl.constexpr):
-    """One row of n, whose keys were split: the contexts of the parts weighted by their sums of exponentials."""
+    """One of n rows whose keys were split: the mean of the parts' contexts, weighted by their sums of exponentials."""
     row = tl.program_id(0).to(tl.int64)
     part, dims = tl.arange(0, BS), tl.arange(0, BDV)
     lses = tl.load(LSES + part * n + row, mask=part < splits, other=-INF)

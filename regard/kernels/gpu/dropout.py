@@ -1,4 +1,4 @@
-"""Dropout as the GPU kernels are given it; pieces.py has the device code, kernels/_dropout.py says what it is."""
+"""The arguments of dropout for GPU kernels. _pieces.py has the device code, kernels/_dropout.py the definition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.score.terms import Problem
 
 
 def arguments(p: Problem) -> dict[str, Any]:
-    """The part of the hash that is the same for a whole head, [B·H], and what a pair's hash is compared with."""
+    """The part of the hash that is constant in a head, [B·H], and the threshold for a pair's hash."""
     if p.dropout == 0:
         return {"HASH": None, "threshold": 0, "keep_scale": 1.0}
     assert p.seed is not None

@@ -1,11 +1,10 @@
-"""Triton kernels, launched a second time without being looked up again.
+"""Fast launches of Triton kernels.
 
-Triton binds arguments, works out which of them are special (1, a multiple of 16, an aligned pointer) and makes a key of
-all that on every launch: about a tenth of a millisecond for sixty arguments. Here the key is a tuple of the same facts,
-made in a few microseconds, and a kernel that was compiled for it is started as it is.
+On every launch Triton binds arguments, finds those it specialises on (1, a multiple of 16, an aligned pointer) and
+builds a key from them: about a tenth of a millisecond for sixty arguments. Here the key is a tuple of the same facts,
+built in a few microseconds, and a kernel compiled for it is launched directly.
 
-Beside it, what everything that launches kernels asks: where they run, in blocks of which power of two, built how, and
-where a tensor's rows lie.
+Also helpers for launches: devices, powers of two, compiler options, and strides.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ INT32 = 2**31
 
 
 class Launcher:
-    """kernel[grid](...) as Triton has it."""
+    """``kernel[grid](...)`` as in Triton."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -40,7 +39,7 @@ class Launcher:
     def launch(self, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             values = (*args, *[kwargs[name] for name in self.names[len(args) :]])
-        except KeyError:  # an argument has a default: Triton knows it
+        except KeyError:  # an argument has a default, which Triton fills in
             self.kernel[grid](*args, **kwargs)
             return
         key = (*map(fact, values, self.constant), *_options(kwargs, self.names), torch.cuda.current_device())
@@ -52,12 +51,12 @@ class Launcher:
 
 
 def _options(kwargs: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
-    """What is not an argument of the kernel: num_warps and the like."""
+    """The options that are not arguments of the kernel, such as num_warps."""
     return tuple(item for item in kwargs.items() if item[0] not in names)
 
 
 def fact(x: Any, constant: bool) -> Any:
-    """What Triton compiles for: constants themselves; of others the type, and what it can make use of."""
+    """What Triton specialises on: the value of a constant; otherwise the type, alignment and divisibility."""
     if constant:
         return x
     if isinstance(x, Tensor):
@@ -68,7 +67,7 @@ def fact(x: Any, constant: bool) -> Any:
 
 
 def launchers(module: ModuleType) -> Any:
-    """The module's kernels; those of the interpreter as they are."""
+    """The module's kernels with fast launches; with Triton's interpreter, the module itself."""
     import triton
 
     found = {name: value for name, value in vars(module).items() if isinstance(value, triton.JITFunction)}
@@ -83,12 +82,12 @@ def is_interpreted() -> bool:
 
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Kernels are launched on the current device: make it this one."""
+    """A context in which this is the current device, on which kernels are launched."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def power(n: int, least: int = 1) -> int:
-    """The next power of two; tensor cores take 16 at ``least``."""
+    """The next power of two, at ``least`` that (tensor cores need 16)."""
     return max(least, 1 << (n - 1).bit_length())
 
 
@@ -98,7 +97,7 @@ def properties(device: torch.device) -> Any:
 
 
 class Build(Protocol):
-    """Warps, pipeline stages, and registers per thread: None, as many as the compiler likes."""
+    """Warps, pipeline stages, and registers per thread; None leaves them to the compiler."""
 
     @property
     def warps(self) -> int: ...
@@ -109,7 +108,7 @@ class Build(Protocol):
 
 
 def options(build: Build) -> dict[str, int]:
-    """How the compiler is to build a kernel."""
+    """A build as options of a Triton launch."""
     options = {"num_warps": build.warps, "num_stages": build.stages}
     return options if build.registers is None else {**options, "maxnreg": build.registers}
 
@@ -118,7 +117,7 @@ def options(build: Build) -> dict[str, int]:
 
 
 def strides(names: str, x: Tensor | None) -> dict[str, int]:
-    """Of batch, heads and length under these names, 0 where broadcast."""
+    """Strides of batch, heads and length under these names, 0 where broadcast."""
     if x is None:
         return dict.fromkeys(names.split(), 0)
     return {name: 0 if n == 1 else stride for name, n, stride in zip(names.split(), x.shape, x.stride(), strict=False)}
@@ -129,7 +128,7 @@ def batch_stride(x: Tensor | None) -> int:
 
 
 def row_major(x: Tensor) -> Tensor:
-    """With the numbers of a row next to each other."""
+    """x with contiguous rows."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 

@@ -1,4 +1,4 @@
-"""What no GPU kernel takes, whatever its score."""
+"""What every GPU kernel refuses, whatever the score."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refuses_device(p: Problem) -> str | None:
 
 
 def refuses(p: Problem) -> str | None:
-    """Why it cannot be run here: its type, shape, positions or mask, or what is installed."""
+    """Why the problem cannot run here: its dtype, shape, positions or mask, or what is not installed."""
     if p.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"it computes in float32, not in {str(p.dtype).removeprefix('torch.')}"
     if p.rows is not None:

@@ -1,4 +1,4 @@
-"""Masks in the one form that the GPU kernels evaluate, and as their arguments; pieces.py has the device code."""
+"""Masks in the one form that GPU kernels evaluate, and as their arguments. _pieces.py has the device code."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from regard.mask import And, Causal, Documents, Lengths, Mask, Or, Prefix, Windo
 from regard.mask.shape import Grid
 from regard.score.terms import Problem
 
-FURTHEST = 2**30  # positions and distances are 32-bit numbers
-WIDEST = FURTHEST - 2**20  # so is a position plus a window
+FURTHEST = 2**30  # positions and distances are 32-bit integers
+WIDEST = FURTHEST - 2**20  # a position plus a window must fit too
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """A mask as the kernels evaluate it: (in the window or in the prefix) and below the limits and in one document."""
+    """A mask as kernels evaluate it: (in the window or in the prefix) and below the limits and in the same document."""
 
     left: int | None = None
     right: int | None = None
@@ -61,14 +61,14 @@ def _unknown(part: Mask) -> str:
 
 
 def _parts(mask: Mask | None) -> list[Mask]:
-    """The masks that & joins."""
+    """The operands of &, flattened."""
     if isinstance(mask, And):
         return [part for m in mask.parts for part in _parts(m)]
     return [] if mask is None else [mask]
 
 
 def _narrow(left: int | None, right: int | None, part: Mask) -> tuple[int | None, int | None]:
-    """A window and another one."""
+    """The intersection of a window with another."""
     more = (None, 0) if isinstance(part, Causal) else (part.left, part.right)  # type: ignore[attr-defined]
     return _nearer(left, more[0]), _nearer(right, more[1])
 
@@ -85,7 +85,7 @@ def _number(part: Mask) -> int | Tensor:
 
 
 def arguments(p: Problem) -> dict[str, Any]:
-    """What the kernels evaluate of the mask. What is None is left out when they are compiled."""
+    """The mask as arguments of kernels; those that are None are removed at compile time."""
     mask = conditions(p)
     items, offset, limit, prefix = _items(p, mask)
     ids = (None, None) if mask.documents is None else mask.documents.tensors
@@ -118,12 +118,12 @@ def _items(p: Problem, mask: Conditions) -> tuple[Tensor | None, int, int, int |
 
 
 def _on_device(n: int | Tensor, device: torch.device) -> Tensor:
-    """A number as a tensor, made there: a copy from the host would wait, and cannot stand in a CUDA graph."""
+    """A number as a tensor, filled on the device: a copy from the host would synchronise and break CUDA graphs."""
     return n.to(device) if isinstance(n, Tensor) else torch.full((), n, dtype=torch.int64, device=device)
 
 
 def spans(p: Problem, rows: int, step: int, *, by_keys: bool = False) -> dict[str, Any]:
-    """For every ``rows`` queries (or keys) the range of keys (queries) that their documents have, cut at ``step``."""
+    """For every ``rows`` queries (or keys), the range of keys (queries) in their documents, rounded to ``step``."""
     documents = conditions(p).documents
     if documents is None:
         return {"SPANS": None, "spans_b": 0}

@@ -2,8 +2,8 @@
 
 They release the GIL and are not parallel themselves: cpu_additive spreads tasks over threads.
 
-A task is a few queries of one head. Keys come in blocks; the scores of one query against a block are a row s[j] of
-numbers that the compiler turns into vectors. With A = e^{2a}, B = e^{2b} and x_d = 1 + A_d B_d,
+A task is a few queries of one head. Keys come in blocks; the scores of one query against a block are a row s[j], which
+the compiler vectorises. With A = e^{2a}, B = e^{2b} and x_d = 1 + A_d B_d,
 
     Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / x_d
 
@@ -11,14 +11,14 @@ and with W = max |w|, u = w / W the weights go into the denominators, y_d = x_d 
 
     Σ_d w_d / x_d = W Σ_d 1/y_d,   1/y_0 + 1/y_1 + 1/y_2 + 1/y_3 = ((y_0+y_1) y_2y_3 + (y_2+y_3) y_0y_1) / y_0y_1y_2y_3
 
-Four fractions share one division. |y| is at least 1; above 2^30 (2^250 in float64) its fraction is nothing beside W
-to the last bit, so that y is kept at or below that, where four of them multiply without overflow. Where bounds on the
-data say that they do anyway (``tame``), the comparison is left out. |u| is at least 2^-30 (2^-60) for the same reason.
-Where e^{2a} or e^{2b} themselves would overflow (``wide``), x_d = 1 + exp(2a + 2b) is made for each pair.
+Four fractions share one division. |y| is at least 1. Above 2^30 (2^250 in float64) a fraction is below the last bit of
+W, so |y| is clamped to that limit, where the product of four does not overflow. The clamp is left out where bounds on
+the data show that there is no overflow (``tame``). |u| is at least 2^-30 (2^-60) for the same reason. If e^{2a} or
+e^{2b} would overflow (``wide``), x_d = 1 + exp(2a + 2b) is computed for each pair.
 
-``_fractions`` has these sums and their gradients, ``_rows`` the rest of what is done with a row; ``_forward``,
-``_decode`` and ``_backward`` are the loops around them. The innermost ones are ``_vectors``, in LLVM's instructions.
-``_compile`` says how all are compiled and cached.
+``_fractions`` has these sums and their gradients, ``_rows`` all other operations on rows; ``_forward``, ``_decode`` and
+``_backward`` are the loops around them. ``_vectors`` has the innermost loops in LLVM instructions; ``_compile``
+compiles and caches.
 
 Shapes: a [B, H, L, D], bt [B, K, D, S], w [B, H, D], v [B, K, S, Dv]; in bt and w, D is a multiple of four.
 """
@@ -37,7 +37,7 @@ __all__ = ["backward", "decode", "forward", "gather", "keys", "prepare"]
 
 
 def prepare(real: str, which: str) -> None:
-    """Compile a loop for "float32" or "float64", once: array layouts vary from call to call, this does not."""
+    """Compile a loop for "float32" or "float64", once and for all array layouts."""
     f, n = getattr(types, real), types.int64
 
     def array(kind: Any, dims: int, layout: Any = "C") -> Any:
@@ -74,10 +74,10 @@ def prepare(real: str, which: str) -> None:
 
 
 def _compile(loop: Any, *signature: Any) -> None:
-    """For this signature and, from calls, for no other.
+    """Compile for this signature, and never again for another.
 
-    numba would compile a loop again for each mixture of contiguous ("C") and other arrays that it is called with; told
-    to compile nothing, it takes a contiguous one for any ("A").
+    numba would recompile a loop for each mixture of contiguous ("C") and other arrays. With compilation disabled it
+    accepts a contiguous array where the signature says any ("A").
     """
     loop.disable_compile(False)
     loop.compile(signature)

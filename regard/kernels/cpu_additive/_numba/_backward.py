@@ -1,4 +1,4 @@
-"""The backward pass: gradients of shares of the queries, weights made again from the logsumexp."""
+"""The backward pass: gradients of shares of the queries, with weights recomputed from the logsumexp."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _backward_rows(
 def _add_single_gradients(
     gp: Any, j0: int, count: int, position: int, gw: Any, gkey: Any, gbias: Any, gtable: Any
 ) -> None:
-    """What the key, bias and offset terms and the constant Σ_d w_d get of the scores' gradients."""
+    """Add the scores' gradients to those of the key, bias and offset terms and of the constant Σ_d w_d."""
     total = gp.dtype.type(0)
     for j in range(count):
         total += gp[j]
@@ -137,7 +137,7 @@ def _add_single_gradients(
 def _weights_to_gradients(
     s: Any, gp: Any, j0: int, count: int, delta: Any, key: Any, threshold: Any, keep: Any
 ) -> None:
-    """From weights s and gradients gp of those kept: gp becomes the gradient of the scores, s what is kept."""
+    """Given weights s and gradients gp of the weights after dropout: gp becomes the scores' gradient, s is dropped."""
     if threshold == 0:
         for j in range(count):
             gp[j] = s[j] * (gp[j] - delta)

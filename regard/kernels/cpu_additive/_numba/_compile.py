@@ -1,4 +1,4 @@
-"""How the loops are compiled, and when what is cached of them on disk is out of date."""
+"""Compilation of the loops, and invalidation of their cache on disk."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STAMP = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file
 
 
 def loop(fastmath: set[str] | bool = False) -> Callable[[Any], Any]:
-    """Compile a function once for this CPU and keep it on disk until a file of this folder changes.
+    """Compile a function once for this CPU and cache it on disk until a file of this folder changes.
 
-    A compiled function holds those it calls, and they may stand in other files, where numba does not look for changes:
-    it compares a stamp of the function's own file. So the stamp is made of all of them.
+    A compiled function includes those it calls, also from other files. numba only compares a stamp of the function's
+    own file; so the stamp is a hash of all files.
     """
 
     def compiled(function: Any) -> Any:
         dispatcher = njit(fastmath=fastmath, nogil=True, cache=True, error_model="numpy")(function)
         index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-        if index is not None:  # not where numba is told to compile nothing
+        if index is not None:  # None if numba's compilation is disabled
             index._source_stamp = STAMP
         return dispatcher
 

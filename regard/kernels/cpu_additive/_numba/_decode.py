@@ -1,4 +1,4 @@
-"""Few queries, many keys: every key and value is read once, chunks of keys side by side."""
+"""Few queries, many keys: every key and value is read once, chunks of keys in parallel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from regard.kernels.cpu_additive._numba._vectors import ROWS
 
 @loop(FAST)
 def _row_scores(s: Any, a: Any, w: Any, b: Any, j0: int, count: int, exponential: bool, wide: bool) -> None:
-    """s[j] = Σ_d w_d / x_d of one query against keys as they lie, [S, D]: each is read once, a division per number."""
+    """s[j] = Σ_d w_d / x_d of one query against keys [S, D] in their own layout: one division per number."""
     one, top = s.dtype.type(1), s.dtype.type(math.log(_limit(s.itemsize)))
-    most = s.dtype.type(86 if s.itemsize == 4 else 700)  # e^most is a number; beside any A here it makes a fraction 0
+    most = s.dtype.type(86 if s.itemsize == 4 else 700)  # e^most is finite; with any A here its fraction is 0
     for j in range(count):
         row, total = b[j0 + j], s.dtype.type(0)
         if wide:
@@ -40,9 +40,9 @@ def decode(
     wide: bool, w: Any, v_flat: Any, v_at: Any, key: Any, bias: Any, table: Any, slope: Any, positions: Any, state: Any,
     masks: Any, block_k: int, n: int, dims: int, sink: Any, acc: Any, top: Any, total: Any,
 ) -> None:  # fmt: skip
-    """Parts of context and softmax for all queries of units first … last: a unit is a chunk of one head's keys.
+    """Partial context and softmax of all queries for units first … last: a unit is a chunk of one head's keys.
 
-    ``gather`` puts the parts together. Rows are (head of the group, query); the sink is counted with the first chunk.
+    ``gather`` combines the parts. Rows are (head of the group, query); the first chunk includes the sink.
     """
     kv_heads, queries = b_at.shape[1], a.shape[2]
     s, exps = np.zeros((acc.shape[1], block_k), a.dtype), np.zeros((acc.shape[1], dims), a.dtype)
@@ -77,7 +77,7 @@ def decode(
 
 @loop()
 def gather(chunks: int, group: int, acc: Any, top: Any, total: Any, out: Any, lse: Any) -> None:
-    """Context and logsumexp from the parts of all chunks."""
+    """Combine the parts of all chunks to context and logsumexp."""
     kv_heads, queries = out.shape[1] // group, out.shape[2]
     for b in range(out.shape[0]):
         for h in range(out.shape[1]):

@@ -1,4 +1,4 @@
-"""The forward pass: keys made ready, then online softmax, a few queries at a time."""
+"""The forward pass: exponentials of the keys, then online softmax for a few queries at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.kernels.cpu_additive._numba._rows import (
 )
 from regard.kernels.cpu_additive._numba._vectors import ROWS
 
-EMPTY = -2  # the state of a tile that is skipped; -1 is a full one, others are the index of the tile's own mask
+EMPTY = -2  # the state of a tile that is skipped; -1 is full, others are the index of the tile's mask
 
 
 @loop(FAST)
@@ -46,7 +46,7 @@ def keys(first: int, last: int, b: Any, bt: Any, top: Any, wide: bool) -> None:
 
 @loop()
 def _queries(a: Any, i0: int, i1: int, wide: bool, exps: Any) -> None:
-    """Exponentials of ROWS queries; where there are fewer, the last one is repeated."""
+    """Exponentials of ROWS queries; if there are fewer, the last one is repeated."""
     for r in range(ROWS):
         _query(a[min(i0 + r, i1 - 1)], wide, exps[r])
 
@@ -71,7 +71,7 @@ def forward(
     key: Any, bias: Any, table: Any, slope: Any, positions: Any, state: Any, masks: Any, block_q: int, block_k: int,
     wide: bool, sink: Any, seed: Any, threshold: Any, keep: Any, head: int, out: Any, lse: Any,
 ) -> None:  # fmt: skip
-    """Context and logsumexp of tasks first … last: a task is ROWS queries of one head, or what is left of them."""
+    """Context and logsumexp of tasks first … last: a task is ROWS queries of one head, or fewer at its end."""
     heads, each = a.shape[1], (a.shape[2] + ROWS - 1) // ROWS
     s = np.zeros((ROWS, block_k), a.dtype)
     acc = np.zeros((ROWS, v.shape[3]), a.dtype)
@@ -114,7 +114,7 @@ def forward(
 
 @loop()
 def _accumulate(s: Any, count: int, top: Any, total: Any, acc: Any, r: int) -> None:
-    """One step of the online softmax: s becomes e^{s − top} with the new top, what was summed before is rescaled."""
+    """One step of the online softmax: s becomes e^{s − top} with the new top, and earlier sums are rescaled."""
     new = max(top[r], _top(s, count))
     if new == -np.inf:
         for j in range(count):

@@ -1,4 +1,4 @@
-"""The arithmetic of additive scores: four fractions to a division, and their gradients."""
+"""The arithmetic of additive scores: four fractions per division, and their gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.kernels.cpu_additive._numba._vectors import BYTES, ROWS, fractions, 
 
 @intrinsic
 def _power_of_two(typingctx: Any, n: Any) -> Any:
-    """2^n for a whole number n, −126 … 127, by writing the exponent's bits."""
+    """2^n for an integer n, −126 … 127, by writing the exponent's bits."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         bits = context.get_value_type(types.int32)
@@ -36,7 +36,7 @@ def _exp_of(x: Any) -> Any:
         return math.exp(x)
 
     def exp32(x: Any) -> Any:
-        # 2^n · e^r with |r| ≤ ln 2 / 2: Taylor to the sixth power, error below 2^-23; the compiler makes vectors of it.
+        # 2^n · e^r with |r| ≤ ln 2 / 2: Taylor to the sixth power, error below 2^-23; the compiler vectorises it.
         x = max(x, np.float32(-87.0))
         n = np.int32(x * np.float32(1.44269504) + (np.float32(0.5) if x >= 0 else np.float32(-0.5)))
         f = np.float32(n)
@@ -59,7 +59,7 @@ def _limit(itemsize: int) -> Any:
 
 @loop()
 def _largest(itemsize: int) -> Any:
-    """A product of four denominators may be this large."""
+    """The bound on a product of four denominators."""
     return 2.0**120 if itemsize == 4 else 2.0**1000
 
 
@@ -76,7 +76,7 @@ def _query(a: Any, wide: bool, out: Any) -> None:
 
 @loop()
 def _find_tame(a: Any, inverse: Any, top: Any, wide: bool, tame: Any) -> None:
-    """Which groups of four dims need no comparison: those whose largest product cannot overflow."""
+    """The groups of four dims that need no clamp: their largest product cannot overflow."""
     for g in range(tame.shape[0]):
         product = 1.0
         for d in range(4 * g, 4 * g + 4):
@@ -111,7 +111,7 @@ def _sum_fractions(
 
 @loop(FAST)
 def _sum_kept_fractions(s: Any, a: Any, bt: Any, inverse: Any, j0: int, wide: bool) -> None:
-    """The same for one query, with y kept within the limit."""
+    """The same for one query, with y clamped to the limit."""
     one, limit, top = s.dtype.type(1), s.dtype.type(_limit(s.itemsize)), s.dtype.type(math.log(_limit(s.itemsize)))
     count = s.shape[0]
     for j in range(count):
@@ -157,7 +157,7 @@ def _add_gradients(
 
 @loop(FAST)
 def _add_kept_gradients(g: Any, a: Any, bt: Any, d0: int, j0: int, wide: bool, ga: Any, gbt: Any, gw: Any) -> None:
-    """The same for one query and four dims whose x must be kept within the limit, dim by dim."""
+    """The same for one query and four dims, dim by dim, with x clamped to the limit."""
     one, limit, zero = g.dtype.type(1), g.dtype.type(_limit(g.itemsize)), g.dtype.type(0)
     top, count = g.dtype.type(math.log(_limit(g.itemsize))), g.shape[0]
     for d in range(d0, d0 + 4):

@@ -1,4 +1,4 @@
-"""What is done with rows of scores and of values: sums and products, softmax, the other terms, masks, dropout."""
+"""Operations on rows of scores and of values: sums and products, softmax, the other terms, masks, dropout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from regard.kernels.cpu_additive._numba._vectors import (
 def _add_terms(
     s: Any, j0: int, count: int, shift: Any, gain: Any, key: Any, bias: Any, table: Any, slope: Any, position: int
 ) -> None:
-    """s[j] = shift − gain · s[j] + the offset, bias and key terms; arrays of size 0 stand for nothing."""
+    """s[j] = shift − gain · s[j] + the offset, bias and key terms; an array of size 0 means no such term."""
     for j in range(count):
         s[j] = shift - gain * s[j]
     if key.shape[0] > 0:
@@ -52,7 +52,7 @@ def _hide(s: Any, state: int, masks: Any, row: int, count: int) -> None:
 
 @loop()
 def _top(s: Any, count: int) -> Any:
-    """The largest of s[:count]; NaN is passed over, it stays in the sum."""
+    """The largest of s[:count], ignoring NaN, which stays in the sum."""
     top = largest_of(s, count)
     for j in range(count - count % (BYTES // s.itemsize), count):
         top = s[j] if s[j] > top else top
@@ -99,7 +99,7 @@ def _row_key(seed: Any, batch: int, head: int, row: int) -> Any:
 
 @loop()
 def _drop(p: Any, key: Any, threshold: Any, scale: Any, j0: int, count: int) -> None:
-    """Zero the weights that dropout drops, and scale up the others."""
+    """Set dropped weights to zero and scale up the others."""
     factor = p.dtype.type(scale)
     for j in range(count):
         x = _mix(key ^ _mix(np.uint64(j0 + j) + np.uint64(0x27D4EB2F)))

@@ -1,12 +1,12 @@
-"""The inner loops that bound the kernel, as LLVM instructions on whole vector registers.
+"""The innermost loops, as LLVM instructions on whole vector registers.
 
-The compiler turns simple loops into vectors by itself, but a sum that is kept in an array it loads and stores at every
-step, it does not begin a division before the one before it is used, and it takes a maximum one number after the other.
-Here sums stay in registers, so that multiplications alone bound the products of small matrices (``inner_tile``,
-``outer_tile``) and nearly so the fractions of additive attention (``fractions``) and their gradients (``gradients``).
+The compiler vectorises simple loops by itself. But it loads and stores a sum in an array at every step, does not
+overlap a division with the use of the previous one, and computes a maximum one number at a time. Here sums stay in
+registers: small matrix products (``inner_tile``, ``outer_tile``) are bound by multiplications alone, and the fractions
+of additive attention (``fractions``) and their gradients (``gradients``) nearly so.
 
-Each function does what whole vectors hold and leaves the rest, less than a vector of keys or columns, to its caller.
-The numbers of a vector are written as one: ``a * z + w`` below is a multiply-add of all lanes.
+Each function processes whole vectors and leaves the rest, less than a vector of keys or columns, to its caller. Python
+operators act on whole vectors: ``a * z + w`` below is a multiply-add of all lanes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from numba.core import cgutils, config
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-ROWS = 4  # queries that are worked on together
+ROWS = 4  # queries processed together
 FLAGS = ("contract", "nsz", "reassoc")
-settings: Any = config  # its names are set when numba is imported
+settings: Any = config  # numba sets its attributes at import
 
 
 def _registers() -> tuple[int, int]:
-    """Bytes of a vector register of the CPU that numba compiles for, and how many vectors of columns a tile has."""
+    """Bytes per vector register of the CPU that numba compiles for, and vectors of columns per tile."""
     if settings.CPU_NAME is None:
         features = {name for name, has in llvm.get_host_cpu_features().items() if has}
     else:  # NUMBA_CPU_NAME and NUMBA_CPU_FEATURES
@@ -61,7 +61,7 @@ class _Vector:
         return _Vector(self.builder, self.builder.fdiv(self.value, other.value))
 
     def larger(self, other: _Vector) -> _Vector:
-        """The larger numbers; this one where the other is NaN."""
+        """The larger number of each lane; this one if the other is NaN."""
         more = self.builder.fcmp_ordered(">", other.value, self.value)
         return _Vector(self.builder, self.builder.select(more, other.value, self.value))
 
@@ -75,7 +75,7 @@ class _Vector:
 
 
 class _Variable:
-    """A vector that changes from turn to turn of a loop; LLVM keeps it in a register."""
+    """A vector variable of a loop; LLVM keeps it in a register."""
 
     def __init__(self, start: _Vector) -> None:
         self.builder = start.builder
@@ -90,7 +90,7 @@ class _Variable:
 
 
 class _Array:
-    """A matrix, or one row, whose rows are numbers that lie beside each other."""
+    """A matrix with contiguous rows, or one such row."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
         array = arrayobj.make_array(kind)(context, builder, value)
@@ -113,7 +113,7 @@ class _Array:
         self.builder.store(vector.value, pointer, align=self.size)
 
     def splat(self, row: Any, column: Any) -> _Vector:
-        """One number in all places of a vector."""
+        """One number in all lanes of a vector."""
         b, place = self.builder, ir.IntType(32)
         number = b.load(b.bitcast(self.at(row, column), self.real.as_pointer()))
         one = b.insert_element(ir.Constant(self.kind, ir.Undefined), number, place(0))
@@ -130,7 +130,7 @@ class _Array:
 
 
 class _Code:
-    """The arguments of an intrinsic: arrays first, then whole numbers."""
+    """The arguments of an intrinsic: arrays first, then integers."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> None:
         kinds = zip(signature.args, args, strict=True)
@@ -155,7 +155,7 @@ class _Code:
 
 
 def _code(write: Any, *more: Any) -> Any:
-    """What numba asks for of an intrinsic without a result, from a function that writes its code."""
+    """numba's code generator of an intrinsic without a result, from a function that writes its code."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         write(_Code(context, builder, signature, args), *more)
@@ -233,7 +233,7 @@ def _gradients(code: _Code) -> None:
         with code.turns(turns) as loop:
             at, next_one = code.times(loop.index, code.lanes), code.after(loop.index, 1)
             x0, x1, x2, x3, p, q = (variable.get() for variable in carried)
-            # the division of the next keys is begun before these are done with
+            # start the division of the next keys before finishing with these
             more = b.select(b.icmp_signed("<", loop.index, last), next_one, last)
             for variable, vector in zip(carried, begun(code.times(more, code.lanes)), strict=True):
                 variable.set(vector)
@@ -265,7 +265,7 @@ def _most(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 def _intrinsic(definition: Any) -> Any:
-    """Called without the first argument, which is numba's own."""
+    """An intrinsic; callers omit its first argument, which numba passes."""
     return intrinsic(definition)
 
 
@@ -295,7 +295,7 @@ def outer_vector(typingctx: Any, acc: Any, x: Any, y: Any, start: Any, count: An
 
 @_intrinsic
 def fractions(typingctx: Any, s: Any, a: Any, inverse: Any, bt: Any, j0: Any, count: Any, dims: Any) -> Any:
-    """s[r, j] = Σ_d 1/y_d, y_d = inverse_d + a[r, d] · bt[d, j0 + j], four to a division, for ROWS queries."""
+    """s[r, j] = Σ_d 1/y_d, y_d = inverse_d + a[r, d] · bt[d, j0 + j], four per division, for ROWS queries."""
     return types.void(s, a, inverse, bt, *(types.int64,) * 3), _fractions
 
 
@@ -312,5 +312,5 @@ def gradients(
 
 @_intrinsic
 def largest_of(typingctx: Any, row: Any, count: Any) -> Any:
-    """The largest of row[:count], as far as whole vectors go; NaN is passed over."""
+    """The largest of row[:count] within whole vectors, ignoring NaN."""
     return row.dtype(row, types.int64), _most

@@ -1,25 +1,25 @@
 """Additive attention on a GPU, fused, forward and backward, in O(n) memory.
 
-float32 is computed by exact fractions, Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / (1 + e^{2a_d} e^{2b_d}). The
-weight goes into the denominator: with W = max|w|, u = w / W, a power of two c, B = e^{2b} and, made once per query,
-α = c e^{2a} / u and ω = c / u, a fraction is w / (1 + AB) = W c / y with y = ω + α B. Four have one reciprocal:
+float32 uses exact fractions, Σ_d w_d tanh(a_d + b_d) = Σ_d w_d − 2 Σ_d w_d / (1 + e^{2a_d} e^{2b_d}). The weight goes
+into the denominator: with W = max|w|, u = w / W, a power of two c, A = e^{2a}, B = e^{2b} and, computed once per query,
+α = c A / u and ω = c / u, a fraction is w / (1 + AB) = W c / y with y = ω + α B. Four share one reciprocal:
 
     1/y0 + 1/y1 + 1/y2 + 1/y3 = ((y0 + y1) y2 y3 + (y2 + y3) y0 y1) / (y0 y1 y2 y3),   12 operations in all
 
-c keeps the products within float32's range (see ``setup``); a weight below 2^-32 of its head's largest counts as that.
+c keeps the products within float32's range (see ``setup``); weights are at least 2^-32 of the largest of their head.
 
-Half types run on the tensor cores: tanh is a sum of M sines (``_tanh_series``), sin(ω(a + b)) splits into sin·cos +
-cos·sin, and the score becomes a dot product of 2·M·D features per query and per key. How many terms the data's range
-needs is decided on the device, without waiting for it; where even 16 do not reach, the fractions run.
+Half precision runs on the tensor cores: tanh is a sum of M sines (``series``), sin(ω(a + b)) splits into sin·cos +
+cos·sin, and the score becomes a dot product of 2·M·D features per query and per key. The device decides how many terms
+the range of the data needs, so the host does not wait; beyond the reach of 16 terms, the fractions run.
 
-Up to FEW queries, as in a decoding step, every key and value is read once: parts of the keys go to different programs,
-each with its own softmax, and a second kernel joins these. This is exact in every type, by an exponential of each sum.
+For up to FEW queries, as in a decoding step, every key and value is read once: programs take parts of the keys, each
+with its own softmax, and a second kernel combines them. This is exact in every dtype, with one exponential per sum.
 
 Ranges, with R = max|a| + max|b|: the series reaches R = 26.65 for bfloat16 (error of tanh at most 0.004, less for
-R < 10) and R = 23.7 for float16 (0.002). The fractions are exact for all numbers: four to a reciprocal up to R = 20
-(9.7 if some weights are next to nothing), two up to R = 41 (30), by an exponential of each sum beyond.
+R < 10) and R = 23.7 for float16 (0.002). The fractions are exact for all numbers: four per reciprocal up to R = 20
+(9.7 with near-zero weights), two up to R = 41 (30), one exponential per sum beyond.
 
-What bounds the fractions: an H200 has 132 multiprocessors, each issuing 4 instructions for 32 lanes per cycle, at 1.755
+Bounds of the fractions: an H200 has 132 multiprocessors, each issuing 4 instructions for 32 lanes per cycle, at 1.755
 GHz. Per pair and dim, of the inner loops' machine code at d = 64, and the least time for 16 heads · 2048² · 64 of them:
 
     kernel                       instructions  multiply-add  reciprocals  loads   at least
@@ -28,11 +28,11 @@ GHz. Per pair and dim, of the inner loops' machine code at d = 64, and the least
     pair_gradients, queries              5.97           4.5         0.50   0.19    0.87 ms
     pair_gradients, keys and w           6.56           5.5         0.50   0.19    0.95 ms
 
-Softmax and the products with the values come on top. What tiles need of memory is asked for one tile ahead.
+Softmax and the products with the values come on top. Loads are prefetched one tile ahead.
 
-The GPU code is in ``_device``. Beside it: ``_config`` has the block sizes, ``_arguments`` the arguments, ``_forward``
-and ``_backward`` the launches. The workspace of the backward pass holds dS for as many heads and keys as fit into
-WORKSPACE bytes.
+The device code is in ``_device``; ``_config`` has the block sizes, ``_arguments`` the arguments, ``_forward`` and
+``_backward`` the launches. The workspace of the backward pass holds dS for as many heads and keys as fit into WORKSPACE
+bytes.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def memory_bytes(problem: Problem) -> int:
-    """What the forward pass needs beyond its inputs: context, logsumexp, exponentials and features."""
+    """Bytes of the forward pass beyond its inputs: context, logsumexp, exponentials and features."""
     p = problem
     (tanh,) = p.terms.tanhs
     rows, keys = p.batch * p.heads * p.queries, p.batch * p.kv_heads * p.keys
@@ -99,7 +99,7 @@ def memory_bytes(problem: Problem) -> int:
 
 
 def error_bound(problem: Problem) -> float:
-    """Of each tanh, so per unit of Σ|w| in the score."""
+    """The error of each tanh, that is per unit of Σ|w| in the score."""
     return TOLERANCE[problem.dtype] if by_series(problem) else 0.0
 
 
@@ -129,7 +129,7 @@ class TritonAdditive:
             config = self.config or configure(p)
             given = AdditiveArguments(p, config, config.scores_exact)
             given.setup()
-            grad = grad.to(p.dtype)  # it comes in the wide type of the context, but holds what v's dtype can
+            grad = grad.to(p.dtype)  # lossless: it was cast from p.dtype to the wide dtype of the context
             return Backward(given, out.contiguous(), lse.contiguous(), grad.contiguous()).run()
 
 

@@ -1,4 +1,4 @@
-"""A problem as the kernels of triton_additive take it, with what both passes start from: features or exponentials."""
+"""The arguments of triton_additive's kernels, and the features or exponentials that both passes start from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.kernels.gpu.launch import batch_stride, launchers, per_head, power, 
 from regard.kernels.gpu.series import SERIES
 from regard.score.terms import Problem
 
-DOC_ROWS, DOC_STEP = 32, 128  # rows as in the kernels, no more than any block has; and how fine spans are cut
+DOC_ROWS, DOC_STEP = 32, 128  # rows per span as in the kernels, at most a block; and the granularity of spans
 TERM_NAMES = ["key", "bias", "bias_b", "bias_h", "bias_i", "bias_j"]
 TERM_NAMES += ["table", "table_b", "table_h", "table_i", "reach", "slope"]
 
@@ -37,7 +37,7 @@ def _series(device: torch.device, tolerance: float) -> Tensor:
 
 
 class AdditiveArguments:
-    """A problem as the kernels take it."""
+    """A problem as arguments of the kernels."""
 
     def __init__(self, p: Problem, config: AdditiveConfig, exact: Tiles) -> None:
         (tanh,) = p.terms.tanhs
@@ -52,7 +52,7 @@ class AdditiveArguments:
         self.mask, self.dropout = masks.arguments(p), dropout.arguments(p)
 
     def setup(self) -> None:
-        """What depends on the data's range, and the weights as the kernels read them."""
+        """Compute what depends on the range of the data, and the weights in float32, padded."""
         p, w, cols = self.p, self.p.terms.tanhs[0].w, power(self.dims)
         programs = 2 if p.device.type == "cpu" else 128
         found = torch.empty(2 * programs, dtype=torch.float32, device=p.device)
@@ -72,7 +72,7 @@ class AdditiveArguments:
     # --- arguments ---
 
     def spans(self, *, by_keys: bool) -> dict[str, Any]:
-        """Where the documents of a block of queries (or keys) lie, of whatever block."""
+        """The spans of documents per DOC_ROWS queries (or keys), for blocks of any size."""
         return masks.spans(self.p, DOC_ROWS, DOC_STEP, by_keys=by_keys)
 
     def sizes(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class AdditiveArguments:
         return {"DV": self.value_dims, "DVP": self.padded_values, **strides("v_b v_h v_s", self.v)}
 
     def terms(self, poison: bool) -> dict[str, Any]:
-        """The other terms. If asked for, what a query must not see is NaN: a key term, and one number per query."""
+        """The other terms. With ``poison``, bad keys become NaN in the key term, and bad rows NaN in ``row``."""
         p, shape = self.p, (self.p.batch, self.p.heads, self.p.queries)
         terms: dict[str, Any] = dict.fromkeys(TERM_NAMES)
         for term in p.terms.keys:
@@ -109,13 +109,13 @@ class AdditiveArguments:
         return terms
 
     def precision(self) -> str:
-        """Three tf32 products make a float32 one; half types are multiplied as they are."""
+        """float32 products from three tf32 products; half precision is multiplied directly."""
         return "tf32x3" if self.v.dtype == torch.float32 else "tf32"
 
     # --- what both passes start from ---
 
     def forms(self) -> tuple[bool, ...]:
-        """Which kernels are launched, the series' and the fractions'; one of them does nothing."""
+        """The kernels to launch, of the series and of the fractions; the device decides which one returns at once."""
         return (True, False) if self.series else (False,)
 
     def prepare(self, *, across: bool, along: bool = False) -> None:
@@ -141,15 +141,15 @@ class AdditiveArguments:
         )  # fmt: skip
 
     def scored(self, series: bool) -> dict[str, Any]:
-        """What scores are made of."""
+        """The arguments from which kernels compute scores."""
         x, y = self.features if series else self.across
         return {"x": x, "y": y, "w": self.w, "omega": self.omega, "setting": self.params, "GROUP": self.exact.group}
 
     def ahead(self, rows: int) -> int:
-        """Cache lines of a tile of exponentials, as a power of two."""
+        """The number of cache lines of a tile of exponentials, as a power of two."""
         return power(rows * self.padded_dims // 32)
 
 
 def _rows(x: Tensor) -> tuple[int, ...]:
-    """Heads, length, rows in all, and strides."""
+    """Heads, length, total number of rows, and strides."""
     return x.shape[1], x.shape[2], x.shape[0] * x.shape[1] * x.shape[2], *x.stride()[:3]

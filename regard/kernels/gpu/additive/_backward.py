@@ -1,4 +1,4 @@
-"""The backward pass of triton_additive: gradients, added up over passes that the workspace has room for."""
+"""The backward pass of triton_additive: gradients, accumulated over passes that fit into the workspace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKSPACE = 256 * 2**20  # bytes of dS held at once
 
 @dataclass(frozen=True)
 class Pass:
-    """Some heads of some batch items, and some keys: what the workspace holds at once."""
+    """The part of a problem that the workspace holds at once: some heads of some batch items, and some keys."""
 
     items: slice
     heads: slice
@@ -31,7 +31,7 @@ class Pass:
 
 
 class Backward:
-    """Gradients, added up over passes."""
+    """The gradients of a problem, accumulated over passes."""
 
     def __init__(self, given: AdditiveArguments, out: Tensor, lse: Tensor, grad: Tensor) -> None:
         self.given, self.p, self.grad = given, given.p, grad
@@ -41,7 +41,7 @@ class Backward:
         given.kernels.rows[(-(-n // 32),)](
             out, grad, lse, self.delta, self.lse2, norm, n, given.value_dims, DVP=given.padded_values, ROWS=32
         )
-        self.norms = given.params, given.params  # nobody asks
+        self.norms = given.params, given.params  # placeholders, not read
         if given.series:
             self.norms = norm.amax(), torch.linalg.vector_norm(given.v, dim=-1, dtype=torch.float32).amax()
         self.terms, self.keep_scale = given.terms(poison=False), given.dropout["keep_scale"]
@@ -89,7 +89,7 @@ class Backward:
             if self.work.numel() < size * dtype.itemsize:
                 self.work = torch.empty(size * dtype.itemsize, dtype=torch.uint8, device=p.device)
             ds = self.work[: size * dtype.itemsize].view(dtype).view(part.count(), given.rows, part.keys)
-            if p.mask is not None:  # tiles that are skipped must not be read as something
+            if p.mask is not None:  # skipped tiles must be zero
                 given.kernels.clear[(-(-size // 4096),)](ds, given.params, size, **form, BLOCK=4096)
             first_bh = part.items.start * p.heads + part.heads.start
             common = {
@@ -102,14 +102,14 @@ class Backward:
             self._others(form, part, ds, first_bh)
 
     def shares(self, programs: int) -> int:
-        """In how many parts the queries are taken, so that a few heads and keys keep the whole GPU busy."""
+        """The number of shares of the queries, so that a few heads and keys keep the whole GPU busy."""
         if self.p.device.type == "cpu":
-            return 1 + self.p.heads % 2  # so that tests see both
+            return 1 + self.p.heads % 2  # so that tests cover both cases
         processors = int(properties(self.p.device).multi_processor_count)
         return max(1, min(2 * processors // programs, self.p.queries // 256))
 
     def room(self, shares: int, part: Pass, into: Tensor) -> Tensor:
-        """Where a kernel writes gradients of keys: where they belong, or one by one if there are several shares."""
+        """Where a kernel writes gradients of keys: the result itself, or a buffer with one part per share."""
         if shares == 1:
             return into
         return torch.empty(shares, part.count(), part.keys, *into.shape[3:], device=into.device)
@@ -149,8 +149,8 @@ class Backward:
         shares = 1 if side == 0 else self.shares(programs)
         own, other = (given.features if series else given.along)[:: 1 if side == 0 else -1]
         out = self.da if side == 0 else self.room(shares, part, self.db)
-        weighs = side == (0 if series else 1)  # which of the sides sums up the gradient of the weights too
-        # What does not run leaves zeros.
+        weighs = side == (0 if series else 1)  # the side that also sums the gradient of the weights
+        # Zeros, for the kernel that returns at once.
         dw = torch.zeros(shares, count, blocks, dims, device=self.p.device) if weighs else given.params
         arguments = {
             **common, "setting": given.params, "w": given.w, "ds": ds, "other": other, "out": out, "dw": dw,

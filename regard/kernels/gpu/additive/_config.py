@@ -1,4 +1,4 @@
-"""Block sizes of triton_additive by shape, and the numbers that its kernels and their callers agree on."""
+"""Block sizes of triton_additive by shape, and constants shared with its kernels."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 from regard.score.terms import Problem
 
-TERMS = 16  # most terms of the series, as in the kernels
-FEW = 4  # queries up to which the keys are split among programs
-TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 2e-3}  # of tanh by the series
+TERMS = 16  # the most terms of the series, as in the kernels
+FEW = 4  # the most queries for which keys are split among programs
+TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 2e-3}  # error of tanh by the series
 
 
 def by_series(p: Problem) -> bool:
-    """Does the series run, if the range of the data allows it? For few queries it would not be worth its features."""
+    """Does the series run, if the range of the data allows it? For few queries its features would cost too much."""
     return p.dtype in TOLERANCE and p.terms.tanhs[0].form != "exact" and p.queries > FEW
 
 
@@ -25,9 +25,9 @@ def pad_dim(n: int, block: int) -> int:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Queries × keys of a tile, hidden dims or features per step; warps, pipeline stages, registers a thread.
+    """Queries × keys of a tile, hidden dims or features per step; warps, pipeline stages, registers per thread.
 
-    group: how many fractions share a reciprocal, 4, or 3 (3, 3 and 2 of every eight).
+    group: the number of fractions that share a reciprocal, 4, or 3 (3, 3 and 2 of every eight).
     """
 
     queries: int
@@ -41,7 +41,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class RowTiles:
-    """Rows × hidden dims of a block, steps along the other side (and terms at once)."""
+    """Rows × hidden dims of a block, and the step along the other side; pair: terms of the series at once."""
 
     rows: int
     dims: int
@@ -105,6 +105,6 @@ _EXACT = Tiles(64, 32, 8, 4)
 
 @lru_cache(16)
 def _little_memory(device: torch.device) -> bool:
-    """Is it one of the GPUs whose programs can have 99 KiB of shared memory, not 163 KiB or more?"""
+    """Is this a GPU with 99 KiB of shared memory per program, rather than 163 KiB or more?"""
     major, minor = torch.cuda.get_device_capability(device)
     return major == 12 or (major, minor) in ((8, 6), (8, 9))

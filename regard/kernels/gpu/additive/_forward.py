@@ -1,4 +1,4 @@
-"""The forward pass of triton_additive: what its kernels are launched with."""
+"""The forward pass of triton_additive: the launches of its kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _launch(given: AdditiveArguments, shared: dict[str, Any], out: Tensor, lse: 
 
 
 def _few(given: AdditiveArguments, shared: dict[str, Any], out: Tensor, lse: Tensor) -> None:
-    """Few queries: every key is read once, by one of many programs, and their results are joined."""
+    """Few queries: programs split the keys, each read once, and their results are combined."""
     p, w = given.p, given.p.terms.tanhs[0].w
     block = 32 if p.device.type == "cpu" else 64
     splits, rows = _splits(given, block), lse.numel()
@@ -51,7 +51,7 @@ def _few(given: AdditiveArguments, shared: dict[str, Any], out: Tensor, lse: Ten
 
 
 def _splits(given: AdditiveArguments, block: int) -> int:
-    """Parts of the keys: enough programs to keep memory busy, each with a few blocks."""
+    """The number of parts of the keys: enough programs to saturate memory, each with a few blocks."""
     p = given.p
     if p.device.type == "cpu":
         return min(3, -(-p.keys // block))

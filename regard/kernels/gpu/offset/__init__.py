@@ -3,9 +3,8 @@
     e_ij = softcap(scale · q_i·k_j) + table[i, clip(j − position(i))] − slope · |beyond the clip| + c_j
 
 covers Shaw's relative keys (a table per query), T5 (one per head), ALiBi (one entry and a slope) and Location alone (no
-dot product). The GPU code is in ``_device``. Beside it: ``_config`` has the tiles, ``_arguments`` the arguments,
-``_gradients`` what is written; the launches are here. A GPU without triton, or a problem that is refused, is left to
-``blockwise``.
+dot product). The device code is in ``_device``; ``_config`` has the tiles, ``_arguments`` the arguments, ``_gradients``
+the gradients; the launches are here. Without triton, or if it refuses a problem, ``blockwise`` runs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from regard.score.terms import DotTerm, Problem, may_need_gradient
 __all__ = ["NAME", "Config", "TritonOffset", "configure", "error_bound", "memory_bytes", "refuses", "run"]
 
 NAME = "triton_offset"
-NARROWEST = 64  # dims of half types: narrower operands gave wrong contexts on an H200, see docs/kernels.md
+NARROWEST = 64  # dims in half precision: narrower operands gave wrong contexts on an H200, see docs/kernels.md
 
 
 def refuses(problem: Problem) -> str | None:
@@ -53,8 +52,8 @@ def refuses(problem: Problem) -> str | None:
 
 
 def memory_bytes(problem: Problem) -> int:
-    """What it needs beyond its inputs: context and logsumexp; backward some numbers per query and, where queries share
-    a table, that table's gradient per query of some heads at a time. A value term takes two tables per query."""
+    """Bytes beyond its inputs: context and logsumexp; backward also some numbers per query and, if queries share a
+    table, its gradient per query of some heads at a time. A value term needs two tables per query."""
     p = problem
     rows = p.batch * p.heads * p.queries
     size = rows * (p.v.shape[-1] * p.v.element_size() + 4)
@@ -79,11 +78,11 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _in_whole_words(p: Problem) -> Problem:
-    """In half types, zeros behind q, k and v so that rows are whole words and not narrow.
+    """In half precision, pad q, k and v with zeros so that rows are whole words and not narrow.
 
-    Triton 3.6 was seen to compute wrongly on an H200 with 64 × 64 tiles, 4 warps, one stage, 20 or 32 dims and 5 or 16
-    value dims. Whether it is the one stage, which no configuration below has, or the narrow rows, is not known: so
-    rows are as wide as those that were checked there.
+    Triton 3.6 gave wrong results on an H200 with 64 × 64 tiles, 4 warps, one stage, 20 or 32 dims and 5 or 16 value
+    dims. Whether the one stage (which no configuration has) or the narrow rows are the cause is unknown; so rows are as
+    wide as those verified there.
     """
     if p.dtype == torch.float32:
         return p
@@ -160,7 +159,7 @@ class TritonOffset:
     def _split_forward(
         self, given: OffsetArguments, config: OffsetConfig, out: Tensor, lse: Tensor, splits: int
     ) -> None:
-        """Few queries and many keys: several programs share the keys of a block of queries."""
+        """Few queries and many keys: several programs split the keys of a block of queries."""
         parts = out.new_empty(splits, *out.shape, dtype=torch.float32)
         lses = lse.new_empty(splits, *lse.shape)
         self.launch_forward(given, config, parts, lses, None, splits)
@@ -204,7 +203,7 @@ class TritonOffset:
         self, given: OffsetArguments, config: OffsetConfig, grad: Tensor, stats: Tensor, room: Gradients,
         first: int, count: int, table: Tensor | None, by_distance: Tensor | None,
     ) -> None:  # fmt: skip
-        """For ``count`` heads of all heads of all batch items, from ``first`` on."""
+        """For ``count`` heads from ``first`` on, counted over all batch items."""
         _kernels().backward_queries[(count * -(-given.p.queries // config.q),)](
             **given.scores(config, by_keys=False), **given.gradient(grad, stats),
             DQ=room.q, DT=table, W=by_distance, first=first,

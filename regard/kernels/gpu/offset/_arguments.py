@@ -1,4 +1,4 @@
-"""A problem as arguments of the kernels of triton_offset."""
+"""The arguments of triton_offset's kernels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from regard.kernels.gpu.launch import options, per_head, power, strides
 from regard.kernels.gpu.offset._config import OffsetConfig
 from regard.score.terms import Problem
 
-WORD = 16  # numbers: what Triton must know a stride to be a multiple of, to load rows of half types asynchronously
-PRECISION = "ieee"  # of float32 products; "tf32x3" takes tensor cores and keeps 22 of 24 bits
+WORD = 16  # numbers: strides must be multiples of it for asynchronous loads of rows in half precision
+PRECISION = "ieee"  # of float32 products; "tf32x3" uses tensor cores and keeps 22 of 24 bits
 LOG2E = math.log2(math.e)
 
 
@@ -32,13 +32,13 @@ class OffsetArguments:
         self.key: Tensor | None = p.terms.keys[0].c if p.terms.keys else None
         self.scale, self.sign = 1.0, 1.0
         dots = p.terms.dots
-        if not dots:  # then one of zeros: see the kernels
+        if not dots:  # then use zeros, see _device
             self.q = self.v.new_zeros(1, 1, 1, 16).expand(p.batch, p.heads, p.queries, 16)
             self.k = self.q[:, :1, :1].expand(p.batch, p.kv_heads, p.keys, 16)
         for term in dots:
             assert not isinstance(term.scale, Tensor) and term.k is not None
             self.scale, self.sign = (abs(term.scale), math.copysign(1.0, term.scale)) if term.scale else (1.0, 0.0)
-            # The kernels take the maximum of q·k before scaling: the scale must be positive.
+            # The kernels take the maximum of q·k before scaling, so the scale must be positive.
             self.q = rows_of(term.q if self.sign == 1.0 else term.q * self.sign)
             self.k = rows_of(term.k)
         self.values = p.terms.values
@@ -47,19 +47,19 @@ class OffsetArguments:
         self.mask, self.dropout = masks.arguments(p), dropout.arguments(p)
 
     def by_distance(self) -> Tensor | None:
-        """Room for the weights by distance, if values go by it."""
+        """Memory for the weights by distance, if there is a value term."""
         if self.values is None:
             return None
         p = self.p
         return self.v.new_zeros(p.batch, p.heads, p.queries, self.values.shape[-2])
 
     def look_at(self, grad: Tensor) -> None:
-        """grad·r', what the value term adds to the gradient of the weights."""
+        """Compute grad·r', the contribution of the value term to the gradient of the weights."""
         if self.values is not None:
             self.grad_values = (grad @ self.values.mT).contiguous()
 
     def gradient(self, grad: Tensor, stats: Tensor) -> dict[str, Any]:
-        """What the backward kernels are given beside the scores."""
+        """The arguments of backward kernels besides those of the scores."""
         return {
             "GRAD": grad, "STATS": stats, "TV": self.grad_values, "NS": self.numbers, "scale": self.scale,
             "HAS_DOT": bool(self.p.terms.dots), **strides("gb gh gi", grad),
@@ -81,7 +81,7 @@ class OffsetArguments:
         return sizes
 
     def scores(self, config: OffsetConfig, by_keys: bool) -> dict[str, Any]:
-        """What every kernel that computes scores is given."""
+        """The arguments of every kernel that computes scores."""
         p, cap = self.p, self.p.terms.cap
         blocks = (config.k, config.q) if by_keys else (config.q, config.k)
         key = None if self.key is None else self.key[..., 0]
@@ -99,7 +99,7 @@ class OffsetArguments:
 
 
 def rows_of(x: Tensor) -> Tensor:
-    """With dims next to each other; in half types whole words also begin at whole words."""
+    """x with contiguous rows; in half precision, rows of whole words are also aligned to words."""
     whole = x.stride(-1) == 1 or x.shape[-1] == 1
     if x.element_size() == 2 and x.shape[-1] % WORD == 0:
         whole = whole and x.storage_offset() % WORD == 0 and all(s % WORD == 0 for s in x.stride()[:-1])

@@ -1,4 +1,4 @@
-"""Tile sizes of the kernels of triton_offset, by dtype, number of dims and what the GPU has."""
+"""Tile sizes of the kernels of triton_offset, by dtype, number of dims and GPU."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LARGEST = 256  # dims of keys and of values
 
 @dataclass(frozen=True)
 class OffsetConfig:
-    """A tile of queries × keys, the warps that work on it, how many tiles are loaded ahead, registers per thread."""
+    """Queries × keys of a tile, warps, pipeline stages, and registers per thread."""
 
     q: int
     k: int
     warps: int
     stages: int
-    registers: int | None = None  # None: as many as the compiler likes
+    registers: int | None = None  # None leaves it to the compiler
 
 
-# By kernel, the largest number of dims and the configuration; the first that fits is taken. These do not spill
-# registers on a Hopper GPU.
+# By kernel: the largest number of dims and the configuration; the first that fits is used. These do not spill registers
+# on a Hopper GPU.
 HALF = {
     "forward": (
         (64, OffsetConfig(64, 128, 4, 3)),
@@ -82,7 +82,7 @@ def configure(kernel: str, p: Problem) -> OffsetConfig:
 
 
 def split_keys(p: Problem, config: OffsetConfig) -> int:
-    """Among how many programs to split the keys, so that few queries keep a whole GPU busy."""
+    """The number of programs that split the keys, so that few queries keep a whole GPU busy."""
     if p.device.type != "cuda" or p.terms.values is not None:
         return 1
     blocks = p.batch * p.heads * -(-p.queries // config.q)

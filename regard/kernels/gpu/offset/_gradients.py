@@ -1,4 +1,4 @@
-"""Gradients of triton_offset: room for what its kernels write, and the way back to the problem's shapes."""
+"""Gradients of triton_offset: memory for the kernels' results, and their conversion to the problem's shapes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from regard.kernels.gpu.offset._arguments import OffsetArguments
 from regard.kernels.operator import sum_to
 from regard.score.terms import DotTerm, KeyTerm, OffsetTerm, Problem, Term, Terms
 
-SCRATCH_BYTES = 128 * 2**20  # for the gradient of a table that queries share, per query before it is summed
+SCRATCH_BYTES = 128 * 2**20  # for the gradient per query of a table that queries share, before it is summed
 
 
 class Gradients:
-    """Room for the gradients, and the way back to the problem's shapes."""
+    """Memory for the gradients, and their conversion to the problem's shapes."""
 
     def __init__(self, p: Problem, given: OffsetArguments) -> None:
         self.given = given
@@ -31,7 +31,7 @@ class Gradients:
         self.shares: list[Tensor] = []
 
     def tables(self, p: Problem) -> Any:
-        """(first head, how many, where the gradient of their tables goes), for all heads of all items in turn."""
+        """(first head, number of heads, memory for their tables' gradient), for all heads of all items in turn."""
         (offset,) = p.terms.offsets
         heads, width = p.batch * p.heads, offset.table.shape[-1]
         if width == 1:
@@ -74,20 +74,20 @@ class Gradients:
             return sum_to(torch.cat(self.shares).view(p.batch, p.heads, 1, -1), shape)
         if self.table is not None:
             return sum_to(self.table, shape)
-        # A number added to a whole row matters only against the sink: Σ_j dE_ij = share of the sink · Σ out·grad.
+        # A number added to a whole row only matters with a sink: Σ_j dE_ij = share of the sink · Σ out·grad.
         if share is None:
             return torch.zeros_like(offset.table)
         return sum_to((share * delta)[..., None], shape)
 
 
 def own_tables(p: Problem) -> bool:
-    """Does every query of every head have a table of its own?"""
+    """Does every query of every head have its own table?"""
     (offset,) = p.terms.offsets
     return offset.table.shape[:3] == (p.batch, p.heads, p.queries)
 
 
 def heads_at_once(p: Problem) -> int:
-    """For how many heads there is room for a table per query: about as many each time."""
+    """The number of heads whose tables per query fit into SCRATCH_BYTES, balanced over all rounds."""
     (offset,) = p.terms.offsets
     heads = p.batch * p.heads
     most = max(SCRATCH_BYTES // (4 * p.queries * offset.table.shape[-1]), 1)

@@ -1,21 +1,20 @@
 """The kernels of triton_additive. Imported only when they run.
 
-Two forms of the score s_ij = Σ_d w_d tanh(a_id + b_jd), both without a transcendental per pair (see triton_additive):
+Two forms of s_ij = Σ_d w_d tanh(a_id + b_jd), both without a transcendental function per pair (see gpu/additive):
 
     fractions   Σ_d w_d − 2 Σ_d w_d / (1 + A_d B_d),  A = e^{2a}, B = e^{2b};  several fractions share one reciprocal
     series      Σ_f Q_if K_jf over the features  c_m w_d sin(ω_m a), c_m w_d cos(ω_m a)  and  cos(ω_m b), sin(ω_m b)
 
-Which one runs is read from ``setting`` on the device: the kernels of the other return at once.
+``setting``, on the device, says which one runs: the kernels of the other return at once.
 
 The forward pass is online softmax over key blocks (Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867; Dao et
 al. 2022, https://arxiv.org/abs/2205.14135). The backward pass writes the scores' gradient dS of some heads and keys to
-a workspace of bounded size; from there two more kernels add up the gradients, one over keys and one over queries, each
-number by one program in one order, so that no atomics are needed and results repeat to the bit.
+a workspace of bounded size; from there two more kernels sum the gradients, one over keys and one over queries. One
+program sums each number in a fixed order: no atomics, and bitwise reproducible results.
 
 Names: b batch item, h head, i query, j key, d hidden dim, m term of the series; LP, SP, DP are L, S, D padded; C is the
-number of keys the workspace holds, first … first + C. What is None, a pointer or a bound of the mask, is left out at
-compile time; pointers in upper case are those of gpu/masks.py and gpu/dropout.py. Programs are numbered in one
-dimension.
+number of keys in the workspace, first … first + C. An argument that is None, a pointer or a bound of the mask, is
+removed at compile time; pointers in upper case are those of gpu/masks.py and gpu/dropout.py. Grids have one dimension.
 """
 
 from regard.kernels.gpu._pieces import combine

@@ -1,4 +1,4 @@
-"""The backward pass: the scores' gradient into a workspace, then sums of it over keys and over queries."""
+"""The backward pass: the scores' gradient, written to a workspace, then summed over keys and over queries."""
 
 # ruff: noqa: E501
 # mypy: ignore-errors
@@ -59,7 +59,7 @@ def rows(out, grad, lse, delta, lse2, norm, n, DV, DVP: tl.constexpr, ROWS: tl.c
 
 @triton.jit
 def _scale(g_norm, v_norm, keep_scale, SERIES: tl.constexpr):
-    """What dS is multiplied by in the workspace: |dS_ij| ≤ 2 α_ij max|g| max|v| / (1 − p) must fit float16."""
+    """The factor of dS in the workspace: |dS_ij| ≤ 2 α_ij max|g| max|v| / (1 − p) must fit float16."""
     scale = 1.0
     if SERIES:
         bound = tl.sqrt(tl.load(g_norm)) * tl.load(v_norm) * (2.0 * keep_scale)
@@ -155,8 +155,8 @@ def _pair_sums(
     """Σ_k g_k (r − r²) and, for SIDE 1, Σ_k g_k r, with r = 1 / (1 + A B): two halves of the dims share a reciprocal.
 
     own: pointers [rows, HALF] to the first half; other: [1, HALF] at k = 0; g: [rows, 1] at k = 0. g_ahead, other_ahead
-    are every eighth of what the first CHUNK steps read of g and other, and g_k, other_k say in which step: dS comes from
-    far away, and there are too few warps to wait for it.
+    are every eighth number that the first CHUNK steps read of g and other, and g_k, other_k the steps: they prefetch dS
+    from memory, whose latency there are too few warps to hide.
     """
     x0, x1 = tl.load(own), tl.load(own + HALF)
     slope0, slope1 = tl.zeros_like(x0), tl.zeros_like(x0)
@@ -194,8 +194,8 @@ def pair_gradients(
 ):  # fmt: skip
     """Gradients of a (SIDE 0) or b (SIDE 1) from dS by fractions: w_d Σ dS (1 − tanh²), 1 − tanh² = 4 r (1 − r).
 
-    A program keeps a block of rows × hidden dims in registers and goes along the other side one by one, so that nothing
-    is added up across threads.
+    A program keeps a block of rows × hidden dims in registers and steps along the other side one by one, so there are no
+    sums across threads.
     """
     if tl.load(setting) != 0.0:
         return
@@ -286,8 +286,8 @@ def feature_gradients(
 ):  # fmt: skip
     """Gradients of a and w (SIDE 0) or b (SIDE 1) from dS by the series.
 
-    The gradient of the features is dS times the other side's features; the chain rule through sin and cos is applied
-    to each block of it in registers, term by term (PAIR terms at once), so that it is never stored.
+    The gradient of the features is dS times the other side's features; the chain rule through sin and cos is applied to
+    each block of it in registers, PAIR terms at a time, so it is never stored.
     """
     terms = tl.load(setting).to(tl.int32)
     if terms == 0:
@@ -345,7 +345,7 @@ def feature_gradients(
                 left_side = tl.trans(tl.load(ds + at[:, None].to(tl.int64) * C + r[None, :]))
             product = tl.dot(left_side, right_side, product)
         omega, c = tl.load(setting + OMEGA + m + term), tl.load(setting + COEFFICIENT + m + term)
-        # Volatile: loaded for every term again, not kept in registers that the product needs.
+        # Volatile: reloaded for every term, not kept in registers that the product needs.
         own = tl.load(x, mask=(row < n)[:, None] & (d < D)[None, :], other=0.0, volatile=True).to(tl.float32)
         sine, cosine = _sin_cos(own * omega[None, :])
         first_half, second_half = tl.split(tl.reshape(product, [ROWS, PAIR * COLS, 2]))
@@ -410,7 +410,7 @@ def table_gradients(
     ds, setting, g_norm, v_norm, out, dslope, ITEMS, offset, H, L, LP, S, R, reach, first, C, first_bh, keep_scale,
     SERIES: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the offset table, [L, R] of each head: an inner entry has one key, the outer two add up many."""
+    """Gradient of the offset table, [L, R] of each head: an inner entry belongs to one key, the outer two to many."""
     if (tl.load(setting) != 0.0) != SERIES:
         return
     pid = tl.program_id(0)

@@ -1,4 +1,4 @@
-"""The forward pass; for few queries, parts of the keys by different programs."""
+"""The forward pass; for few queries, programs split the keys."""
 
 # mypy: ignore-errors
 
@@ -37,7 +37,7 @@ DOC_ROWS = tl.constexpr(32)  # queries or keys per entry of the spans of documen
 
 @triton.jit
 def _start(sink, bh, first, BM: tl.constexpr):
-    """The maximum and the sum of exponentials to begin with; the ``first`` part of the keys has the sink."""
+    """The initial maximum and sum of exponentials; the ``first`` part of the keys includes the sink."""
     top, total = tl.full([BM], -INF, tl.float32), tl.zeros([BM], tl.float32)
     if sink is not None:
         top = tl.where(first, tl.load(sink + bh) * LOG2E, top)
@@ -123,7 +123,7 @@ def forward(
 def _few_scores(a, keys, w, i, L, a_n, D: tl.constexpr, COLS: tl.constexpr, QUERIES: tl.constexpr, BM: tl.constexpr):
     """Σ_d w_d tanh(a_id + b_jd) of a block of keys [BN, COLS], for each query in a row of [BM, BN].
 
-    By an exponential of each sum: exact for all numbers, so that nothing need be known of keys not yet read.
+    By one exponential per sum: exact for all numbers, without knowing the range of keys not yet read.
     """
     d = tl.arange(0, COLS)
     s = tl.zeros([BM, keys.shape[0]], tl.float32)

@@ -1,4 +1,4 @@
-"""Small functions of numbers, and parts of a range."""
+"""Elementary functions, and parts of a range."""
 
 # mypy: ignore-errors
 
@@ -23,7 +23,7 @@ def _inverse(x):
 
 @triton.jit
 def _sin_cos(x):
-    """Both, to 1e-5: the argument is brought to one turn, where the hardware's approximations are good."""
+    """Sine and cosine, to 1e-5: the argument is reduced to one period, where the hardware's approximations are good."""
     if INTERPRETED:
         s, c = tl.sin(x), tl.cos(x)
     else:
@@ -36,7 +36,7 @@ def _sin_cos(x):
 
 @triton.jit
 def _exp(x):
-    """e^x to the last bits: the argument's rounding error is carried along."""
+    """e^x to the last bits: the rounding error of the argument is compensated."""
     n = tl.floor(x * LOG2E + 0.5)
     f = tl.fma(x, LOG2E, -n) + x * LOG2E_REST
     return tl.exp2(f) * tl.exp2(n)
@@ -44,7 +44,7 @@ def _exp(x):
 
 @triton.jit
 def _part(lo, hi, share, shares, BLOCK: tl.constexpr):
-    """One of several parts of a range, cut at whole blocks."""
+    """One of several parts of a range, in whole blocks."""
     lo = lo // BLOCK * BLOCK
     size = tl.cdiv(tl.cdiv(tl.maximum(hi - lo, 0), BLOCK), shares) * BLOCK
     return lo + share * size, tl.minimum(hi, lo + share * size + size)

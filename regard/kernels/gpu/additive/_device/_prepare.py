@@ -1,4 +1,4 @@
-"""What is made once per query and per key: the data's range, exponentials, features."""
+"""Computed once per query and per key: the range of the data, exponentials, features."""
 
 # ruff: noqa: E501
 # mypy: ignore-errors
@@ -15,7 +15,7 @@ from regard.kernels.gpu.additive._device._scores import COEFFICIENT, OMEGA, REAC
 
 @triton.jit
 def _largest(x, pid, programs, heads, n, total, x_b, x_h, x_n, D: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr):
-    """The largest |x| of every so many rows, of all items and heads; NaN counts as infinite."""
+    """The largest |x| of one program's rows, of all items and heads; NaN counts as infinite."""
     most = tl.zeros([ROWS, COLS], tl.float32)
     cols = tl.arange(0, COLS)[None, :]
     for start in range(pid * ROWS, total, programs * ROWS):
@@ -32,7 +32,7 @@ def ranges(
     a, b, out, a_heads, L, a_rows, a_b, a_h, a_n, b_heads, S, b_rows, b_b, b_h, b_n,
     D: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """The largest |a|, by PROGRAMS programs, each its own; then |b|, by as many."""
+    """The largest |a| of each of PROGRAMS programs, then the largest |b| of as many."""
     pid = tl.program_id(0)
     if pid < PROGRAMS:
         found = _largest(a, pid, PROGRAMS, a_heads, L, a_rows, a_b, a_h, a_n, D, COLS, ROWS)
@@ -47,10 +47,10 @@ def setup(
     PROGRAMS: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     COLS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """What depends on the data's range, decided on the device; and the weights in float32, padded with zeros.
+    """What depends on the range of the data, decided on the device; and the weights in float32, padded with zeros.
 
-    setting: number of terms of the series (0: fractions); how many fractions share a reciprocal (0: exponentials of
-    sums); c; whether the range is too wide for pairs of 1 + AB; max|w|; frequencies; coefficients; zeros.
+    setting: number of terms of the series (0: fractions); number of fractions that share a reciprocal (0: exponentials
+    of sums); c; whether the range is too wide for pairs of 1 + AB; max|w|; frequencies; coefficients; zeros.
 
     The denominators c (1 + AB) / u lie between c and c 2^bits. With c = 2^(−120/G), G of these multiply without
     underflow, and without overflow if G bits ≤ 244.
@@ -105,7 +105,7 @@ def _exponentials(
         every = tl.arange(0, 512)
         top = _top(tl.load(w + every, mask=every < DP, other=0.0))
         factor = tl.load(setting + 2) / _unit(tl.load(w + d), top, d < D)
-        tl.store(omega + bh * DP + d, factor)  # by every block of rows: the same
+        tl.store(omega + bh * DP + d, factor)  # every block of rows stores the same
         size *= factor[None, :]
     into = across + (bh * padded + r // TILE * TILE)[:, None] * DP + d[None, :] * TILE + (r % TILE)[:, None]
     tl.store(into, tl.where(joined, size, value))
@@ -163,7 +163,7 @@ def prepare(
     H, L, LP, a_b, a_h, a_n, K, S, SP, b_b, b_h, b_n, w_b, w_h, D: tl.constexpr, DP: tl.constexpr,
     A_TILE: tl.constexpr, B_TILE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """What the passes start from, of the queries by the first ``programs`` programs, of the keys by the rest."""
+    """Features or exponentials: of the queries by the first ``programs`` programs, of the keys by the rest."""
     pid = tl.program_id(0)
     if pid < programs:
         _prepare(pid, a, w, omega, setting, a_features, a_across, a_along, H, L, LP, a_b, a_h, a_n, w_b, w_h,

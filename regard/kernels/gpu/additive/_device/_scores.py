@@ -1,4 +1,4 @@
-"""The scores of a block of queries and keys, by fractions or by features, with the terms that are added to them."""
+"""The scores of a block of queries and keys, by fractions or by features, plus the other terms."""
 
 # mypy: ignore-errors
 
@@ -10,11 +10,11 @@ import triton.language as tl
 from regard.kernels.gpu._pieces import INF, INTERPRETED, LOG2E
 from regard.kernels.gpu.additive._device._numbers import _inverse
 
-LIMIT = tl.constexpr(30.0)  # log2 of the largest 1 + AB kept apart: tanh is 1 to the last bit of float32
+LIMIT = tl.constexpr(30.0)  # log2 of the clamp of 1 + AB: beyond it tanh is 1 to the last bit of float32
 REACH = tl.constexpr(20.0)  # max|a| + max|b| up to which products of two 1 + AB do not overflow
-SMALLEST = tl.constexpr(2.0**-32)  # weights below this part of their head's largest count as this
-TERMS = tl.constexpr(16)  # most terms of the series
-OMEGA = tl.constexpr(16)  # where setting holds frequencies and coefficients
+SMALLEST = tl.constexpr(2.0**-32)  # the least weight relative to the largest of its head
+TERMS = tl.constexpr(16)  # the most terms of the series
+OMEGA = tl.constexpr(16)  # the indices of frequencies and coefficients in setting
 COEFFICIENT = tl.constexpr(32)
 
 
@@ -46,7 +46,7 @@ def _fractions(
     s, x, y, w, omega, joined, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """s + Σ_d 1 / y_d for pointers x [BM], y [BN] at d = 0, by ``joined`` (GROUP, or 2) fractions to a reciprocal.
+    """s + Σ_d 1 / y_d for pointers x [BM], y [BN] at d = 0, with ``joined`` (GROUP, or 2) fractions per reciprocal.
 
     If joined is 0, x and y hold a and b themselves, and s + Σ_d w_d / (1 + e^{2(a_d + b_d)}) is returned.
     """
@@ -89,7 +89,7 @@ def _top(w):
 
 @triton.jit
 def _unit(w, top, inside):
-    """Weights as parts u of the largest. Of u = 0 too little is made to matter, of padding 1."""
+    """Weights u relative to the largest. u = 0 becomes the smallest, negligible u; padding becomes 1."""
     u = w / top
     u = tl.where(tl.abs(u) < SMALLEST, tl.where(u < 0.0, -SMALLEST, SMALLEST), u)
     return tl.where(inside, u, 1.0)
@@ -97,7 +97,7 @@ def _unit(w, top, inside):
 
 @triton.jit
 def _weights(w, setting, D, DP: tl.constexpr):
-    """What Σ_d 1 / y_d (or w_d / (1 + AB)) is multiplied by, and what that is taken from: Σ_d w_d."""
+    """The factor of Σ_d 1 / y_d (or of Σ_d w_d / (1 + AB)) in the score, and Σ_d w_d, from which it is subtracted."""
     d = tl.arange(0, 512)
     weights = tl.load(w + d, mask=d < DP, other=0.0)
     top = _top(weights)
@@ -109,13 +109,13 @@ def _weights(w, setting, D, DP: tl.constexpr):
 
 @triton.jit
 def _lines(n: tl.constexpr):
-    """Numbers of 4 bytes, a cache line apart."""
+    """Offsets of 4-byte numbers, one cache line apart."""
     return 32 * tl.arange(0, n)
 
 
 @triton.jit
 def _touch(touched, x, inside, zero):
-    """Bring into the cache what is soon needed; zero is a zero that the compiler does not know."""
+    """Prefetch into the cache; ``zero`` is 0, but the compiler does not know that."""
     if not INTERPRETED:
         touched |= tl.load(x, mask=inside, other=0.0).to(tl.int32, bitcast=True) & zero
     return touched
@@ -123,14 +123,14 @@ def _touch(touched, x, inside, zero):
 
 @triton.jit
 def _use(touched, x):
-    """Never stores anything, but the compiler is not told."""
+    """Never stores anything, but the compiler does not know that."""
     if not INTERPRETED:
         tl.store(x + tl.zeros_like(touched), touched.to(tl.float32), mask=touched != 0)
 
 
 @triton.jit
 def _one_plus_exp(x):
-    """1 + e^{2x}, kept in range; NaN stays NaN."""
+    """1 + e^{2x}, clamped; NaN stays NaN."""
     return 1.0 + tl.exp2(tl.minimum(x * (2 * LOG2E), LIMIT, propagate_nan=tl.PropagateNan.ALL))
 
 
@@ -158,8 +158,8 @@ def _scores(
         ys = y + (bk * SP + j0) * F + j[None, :] * F + f[:, None]
         s = _dots(xs, ys, tl.load(setting).to(tl.int32) * (2 * DP), BM, BN, STEP) * tl.load(setting + 4)
     else:
-        # Zero, by way of the tensor cores: so the compiler gives each thread 2 × 16 pairs as these do, not 32 × 1, and
-        # the sums below take a third of the loads, the softmax stays within four lanes, and p needs no exchange.
+        # Zero, computed by the tensor cores: so the compiler uses their layout, 2 × 16 pairs per thread, not 32 × 1.
+        # The sums below then need a third of the loads, the softmax stays within four lanes, and p needs no exchange.
         zero = tl.load(setting + 48)
         left, right = tl.zeros([BM, 16], tl.float32) + zero, tl.zeros([16, BN], tl.float32) + zero
         s = tl.dot(left.to(tl.float16), right.to(tl.float16))

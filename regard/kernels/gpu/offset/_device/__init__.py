@@ -1,8 +1,8 @@
-"""The GPU code of triton_offset. Imported only when it runs: importing it needs triton.
+"""The device code of triton_offset. Imported only when it runs: importing needs triton.
 
-Everything is in powers of two: with c = scale·log₂e and the table times log₂e, a weight is 2^(c·q·k + offset − lse₂).
+Exponentials are to base 2: with c = scale·log₂e and the table times log₂e, a weight is 2^(c·q·k + offset − lse₂).
 
-A block of BM queries goes through the keys in tiles of BN. Seen from a block, keys lie in five zones,
+A block of BM queries iterates over the keys in tiles of BN. Relative to a block, keys lie in five zones,
 
     lo ‥ a   cut by the mask's left edge            general
     a ‥ b    all at most −reach away, all visible   far: table[i, 0] for the whole tile
@@ -10,21 +10,21 @@ A block of BM queries goes through the keys in tiles of BN. Seen from a block, k
     c ‥ d    all at least reach away, all visible   far: table[i, R − 1] for the whole tile
     d ‥ hi   cut by the mask's right edge           general
 
-and there are two loops, one over the far tiles and one over the general ones. In a far tile the offset is one number
-per query, which goes into the maximum that is subtracted anyway: such a tile costs what a plain dot product costs. A
-slope adds one fused multiply-add by a vector that is the same for every tile. Only general tiles look up the table and
-evaluate the mask. (Document ids and prefixes are compared in far tiles as well.)
+and there are two loops, one over far tiles and one over general tiles. In a far tile the offset is one number per
+query, which goes into the maximum that is subtracted anyway: such a tile costs as much as a plain dot product. A slope
+adds one fused multiply-add by a vector that is the same for every tile. Only general tiles look up the table and
+evaluate the mask. (Document ids and prefixes are compared in far tiles too.)
 
 The backward pass has no atomics: one kernel per block of keys (dk, dv), one per block of queries (dq, dtable). A table
-entry between the ends belongs to one key only, so its gradient is stored, not added up; the two ends are row sums.
+entry between the ends belongs to a single key, so its gradient is stored, not summed; the two ends are row sums.
 
-Shaw's value term adds Σ_c W[i, c]·r'[c] to the context, W being the weights by distance: of these, too, those between
-the ends are stored (when the logsumexp is known, in a second loop over general tiles) and the ends are row sums. Its
-gradient adds (grad·r')[i, clip(j − i)] to the gradient of the weights, a table like the first.
+Shaw's value term adds Σ_c W[i, c]·r'[c] to the context, where W are the weights by distance. Between the ends these are
+stored too (in a second loop over general tiles, once the logsumexp is known), and the ends are row sums. Its gradient
+adds (grad·r')[i, clip(j − i)] to the gradient of the weights, a table like the first.
 
-A score without a dot product has one of zeros, 16 dims wide: tensor cores give the scores their layout.
+A score without a dot product uses a dot product of zeros, 16 dims wide, for the tensor cores' layout of the scores.
 
-PRECISION is how float32 numbers are multiplied: "ieee" or "tf32x3", see tl.dot.
+PRECISION of float32 products is "ieee" or "tf32x3", see tl.dot.
 
 Shapes: BM queries × BN keys in a tile, [BN, BM] in the kernel that goes by keys. Pointers are upper case.
 """

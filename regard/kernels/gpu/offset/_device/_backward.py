@@ -1,4 +1,4 @@
-"""The backward pass: numbers per query, then a kernel by keys and one by queries."""
+"""The backward pass: statistics per query, then one kernel by keys and one by queries."""
 
 # mypy: ignore-errors
 
@@ -43,8 +43,8 @@ def statistics(
     OUT, GRAD, LSE, T, TV, STATS, gb, gh, gi, tb, th, ti, H, L, reach,
     DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, NS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """NS numbers per query: Σ out·grad, the logsumexp in powers of two (∞ where nothing is seen), that less either end
-    of the table; with a value term also both ends of grad·r'."""
+    """NS numbers per query: Σ out·grad, the logsumexp to base 2 (∞ for a row with no visible key), and that minus
+    either end of the table; with a value term also both ends of grad·r'."""
     blocks = tl.cdiv(L, BM)
     bh = (tl.program_id(0) // blocks).to(tl.int64)
     i0 = tl.program_id(0) % blocks * BM
@@ -77,8 +77,8 @@ def statistics(
 
 @triton.jit
 def _statistics_of(STATS, rows, L, which, NS: tl.constexpr, EVEN: tl.constexpr):
-    """Σ out·grad, the logsumexp asked for and, if there is one, that end of grad·r'. All are loaded in one piece and
-    the rest dropped: loaded alone, a row of numbers would be fetched by every thread that needs it."""
+    """Σ out·grad, the logsumexp ``which`` and, with a value term, that end of grad·r'. All are loaded at once and the
+    rest discarded: loaded separately, every thread that needs a number would fetch it."""
     n = tl.arange(0, NS)[None, :]
     if EVEN:
         all_of = tl.load(STATS + (rows[:, None] * NS + n))
@@ -96,7 +96,7 @@ def _statistics_of(STATS, rows, L, which, NS: tl.constexpr, EVEN: tl.constexpr):
 
 @triton.jit
 def _score_gradient(p, dp, delta, keep, keep_scale, DROP: tl.constexpr):
-    """dE of a tile, and the weights that met the values."""
+    """dE of a tile, and the weights after dropout."""
     met = p
     if DROP:
         met = tl.where(keep, p * keep_scale, 0.0)
@@ -120,7 +120,7 @@ def backward_keys(
     DROP: tl.constexpr = HASH is not None
     blocks = tl.cdiv(S, BN)
     bk = (tl.program_id(0) // blocks).to(tl.int64)
-    j0 = tl.program_id(0) % blocks * BN  # under a causal mask the first blocks have most to do
+    j0 = tl.program_id(0) % blocks * BN  # with a causal mask the first blocks have the most work
     heads = H // G
     b, kv = bk // heads, bk % heads
     offset, limit = load_item(ITEMS, b, offset, limit)
@@ -227,7 +227,7 @@ def backward_keys(
             if HAS_DOT:
                 dk = dot(ds.to(q.dtype), q, dk, PRECISION)
 
-    # Keys beyond the limit went through far tiles unmasked: what was added up for them is not meant.
+    # Far tiles do not mask keys beyond the limit: discard their sums.
     ok = cols < limit
     _store_rows(DV_ + bk * S * DV, tl.where(ok[:, None], dv, 0.0), j0, DV, near_j, S, DV, BDV)
     if HAS_DOT:
@@ -245,7 +245,7 @@ def backward_queries(
     HAS_DOT: tl.constexpr, ONE: tl.constexpr, CAP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr,
     NS: tl.constexpr, VALUES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq and the table's gradient, zero beforehand, for a block of queries; ``first``: the head that DT begins with."""
+    """dq and the table's gradient (zero beforehand) for a block of queries; ``first`` is the first head of DT."""
     DOCS: tl.constexpr = QID is not None
     HAS_KEY: tl.constexpr = KEY is not None
     HAS_SLOPE: tl.constexpr = SLOPE is not None

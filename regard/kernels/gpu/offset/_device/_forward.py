@@ -1,4 +1,4 @@
-"""The forward pass, the union of its parts, and rows that a number which is not finite spoils."""
+"""The forward pass, and NaN in rows that see NaN or Inf."""
 
 # mypy: ignore-errors
 
@@ -41,7 +41,7 @@ from regard.kernels.gpu.offset._device._tables import (
 
 @triton.jit
 def _share(n, split, splits, SPLIT: tl.constexpr):
-    """Which of n tiles a program goes through if several share them."""
+    """The range of n tiles for one of several programs that split them."""
     first, last = 0, n
     if SPLIT:
         first, last = n * split // splits, n * (split + 1) // splits
@@ -57,14 +57,14 @@ def forward(
     ONE: tl.constexpr, CAP: tl.constexpr, EVEN_Q: tl.constexpr, EVEN_K: tl.constexpr, VALUES: tl.constexpr,
     SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Context and logsumexp of a block of queries of one head; with SPLIT, of a part of the keys each."""
+    """Context and logsumexp of a block of queries of one head; with SPLIT, of one part of the keys."""
     DOCS: tl.constexpr = QID is not None
     HAS_KEY: tl.constexpr = KEY is not None
     HAS_SLOPE: tl.constexpr = SLOPE is not None
     DROP: tl.constexpr = HASH is not None
     blocks = tl.cdiv(L, BM)
     bh = (tl.program_id(0) // blocks).to(tl.int64)
-    i0 = (blocks - 1 - tl.program_id(0) % blocks) * BM  # under a causal mask the last blocks have most to do
+    i0 = (blocks - 1 - tl.program_id(0) % blocks) * BM  # with a causal mask the last blocks have the most work
     b, h = bh // H, bh % H
     kv = h // G
     offset, limit = load_item(ITEMS, b, offset, limit)
@@ -197,7 +197,7 @@ def spoil(
     H, G, L, S, offset, limit, prefix, left, right,
     DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """NaN into the rows that see a bad key, or are bad and see anything. Looks at no pair if nothing is bad."""
+    """Set rows to NaN that see a bad key, or are bad and see any key. Evaluates no pairs if nothing is bad."""
     DOCS: tl.constexpr = QID is not None
     blocks = tl.cdiv(L, BM)
     bh = (tl.program_id(0) // blocks).to(tl.int64)

@@ -1,4 +1,4 @@
-"""Rows of matrices, and the numbers per key and per head that a score has beside them."""
+"""Rows of matrices, and the terms per key and per head."""
 
 # mypy: ignore-errors
 
@@ -9,7 +9,7 @@ import triton.language as tl
 
 from regard.kernels.gpu._pieces import LOG2E
 
-# Compiled once for all values of these.
+# Not specialised: compiled once for all values of these.
 VARY = ["L", "S", "reach", "offset", "limit", "prefix", "left", "right", "threshold", "first", "splits", "n"]
 
 

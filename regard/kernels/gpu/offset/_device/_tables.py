@@ -1,4 +1,4 @@
-"""Tables by distance: the zones of keys and of queries, looking up and storing numbers by j − i."""
+"""Tables by distance: zones of keys and of queries, look-up and storing of numbers by j − i."""
 
 # mypy: ignore-errors
 
@@ -9,14 +9,13 @@ import triton.language as tl
 
 from regard.kernels.gpu._pieces import INF, INTERPRETED, LOG2E, key_range, narrow, query_range, visible
 
-# tl.load and tl.store bring a tile of addresses into a layout where neighbouring threads have neighbouring addresses,
-# and the scores with it: dozens of barriers per tile. Written in assembly they work in the layout the tensor cores
-# left the scores in. The interpreter knows no assembly.
+# tl.load and tl.store convert a tile of addresses to a coalesced layout, and the scores with it: dozens of barriers per
+# tile. In assembly they work in the tensor cores' layout of the scores. The interpreter cannot run assembly.
 
 
 @triton.jit
 def _look_up(P):
-    """The numbers at these addresses in float32. Nothing may be writing there."""
+    """The numbers at these addresses in float32. Nothing may write there at the same time."""
     if INTERPRETED:
         x = tl.load(P).to(tl.float32)
     elif P.dtype.element_ty == tl.float32:
@@ -38,7 +37,7 @@ def _look_up(P):
 
 @triton.jit
 def _put(P, x, mask):
-    """Store float32 numbers at these addresses, rounded to the type that is there."""
+    """Store float32 numbers at these addresses, rounded to the pointer's dtype."""
     if INTERPRETED:
         tl.store(P, x.to(P.dtype.element_ty), mask=mask)
     elif P.dtype.element_ty == tl.float32:
@@ -68,7 +67,7 @@ def _at_distance(P, at, delta, reach):
 
 @triton.jit
 def _near(T, at, delta, slope, reach, HAS_SLOPE: tl.constexpr, ONE: tl.constexpr):
-    """The offset term of a tile, looked up pair by pair; at is where each query's row of the table starts."""
+    """The offset term of a tile, looked up pair by pair; ``at`` is the start of each query's row of the table."""
     if ONE:
         e = tl.load(T + at).to(tl.float32) * LOG2E
     else:
@@ -84,7 +83,7 @@ def _general(
     ONE: tl.constexpr, HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, 
     DOCS: tl.constexpr,
 ):  # fmt: skip
-    """A general tile's scores, −∞ where they are not seen."""
+    """The scores of a general tile, −∞ where masked."""
     x = x * factor + _near(T, at, delta, slope, reach, HAS_SLOPE, ONE)
     if HAS_KEY:
         x += key
@@ -94,7 +93,7 @@ def _general(
 
 @triton.jit
 def _by_distance(P, x, delta, reach, ok, ONE: tl.constexpr):
-    """Numbers of a tile by distance: those between the ends are stored, the sums at the ends returned."""
+    """Numbers of a tile by distance: those between the ends are stored, the sums at both ends returned."""
     if ONE:
         left, right = tl.sum(x, 1), tl.sum(x, 1) * 0.0
     else:
@@ -119,11 +118,11 @@ def _far(
     HAS_SLOPE: tl.constexpr, HAS_KEY: tl.constexpr, 
     DOCS: tl.constexpr,
 ):  # fmt: skip
-    """A far tile's scores as x + t: the offset is t, given per query; keys start + near_j.
+    """The scores of a far tile as x + t: the offset t is given per query; the keys are start + near_j.
 
-    On one side of the diagonal −slope·(|δ| − reach) = ±slope·(j − start) + slope·(±(start − position) + reach): a
-    number per key, the same in every tile, plus one per query. Returned are x, still to be multiplied by ``factor`` if
-    nothing was added per key, and t.
+    On one side of the diagonal −slope·(|δ| − reach) = ±slope·(j − start) + slope·(±(start − position) + reach): one
+    number per key, the same in every tile, plus one per query. Returns x, still without ``factor`` if nothing was added
+    per key, and t.
     """
     if HAS_SLOPE:
         sign = tl.where(is_left, 1, -1)
@@ -147,8 +146,8 @@ def _far(
 
 @triton.jit
 def _zones(lo, hi, whole_lo, whole_hi, near, beyond, N: tl.constexpr, MASKED: tl.constexpr):
-    """lo, a, b, c, d, hi in tiles of N, from what may be seen, what is seen as a whole, and what is near: from ``near``
-    up to ``beyond``. Far tiles that are MASKED need not be seen as a whole."""
+    """lo, a, b, c, d, hi in tiles of N, from the visible range, the fully visible range, and the range near the
+    diagonal, ``near`` to ``beyond``. If far tiles are MASKED, they need not be fully visible."""
     lo = lo // N * N
     hi = lo + tl.cdiv(tl.maximum(hi - lo, 0), N) * N
     if MASKED:
@@ -185,10 +184,10 @@ def _query_zones(
     k0, k1, offset, reach, L, S, limit, prefix, left, right, SPANS, BM: tl.constexpr, BN: tl.constexpr,
     DOCS: tl.constexpr,
 ):  # fmt: skip
-    """The same for keys k0 … k1 and query indices: here a ‥ b is far to the right, c ‥ d far to the left."""
+    """The zones of query indices for keys k0 … k1: here a ‥ b is far to the right, c ‥ d far to the left."""
     lo, hi = query_range(k0, k1, offset, L, limit, prefix, left, right)
     lo, hi = narrow(lo, hi, SPANS, k0, S, BN, BN)
-    whole_lo, whole_hi = 0, L + BM  # queries beyond the last have logsumexp ∞ and need no mask
+    whole_lo, whole_hi = 0, L + BM  # queries beyond the last have logsumexp ∞, so they need no mask
     if right is not None:
         whole_lo = tl.maximum(k1 - offset - right, 0)
     if left is not None:
@@ -200,14 +199,14 @@ def _query_zones(
 
 @triton.jit
 def _far_start(n, a, b, c, N: tl.constexpr):
-    """Where the n-th far tile starts."""
+    """The start of the n-th far tile."""
     start = a + n * N
     return tl.where(start >= b, start + (c - b), start)
 
 
 @triton.jit
 def _general_start(n, lo, a, b, c, d, N: tl.constexpr):
-    """Where the n-th general tile starts."""
+    """The start of the n-th general tile."""
     start = lo + n * N
     start = tl.where(start >= a, start + (b - a), start)
     return tl.where(start >= c, start + (d - c), start)
