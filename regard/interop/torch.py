@@ -1,4 +1,4 @@
-"""``torch.nn.MultiheadAttention`` inside existing models, run by regard."""
+"""Run ``torch.nn.MultiheadAttention`` inside existing models with regard."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from regard.score import Bias, Dot, Score
 
 
 def replace(model: nn.Module, score: Callable[[nn.MultiheadAttention], Score] | None = None) -> int:
-    """Let regard run every ``torch.nn.MultiheadAttention`` inside a model, in place; returns how many.
+    """Make regard compute every ``torch.nn.MultiheadAttention`` of a model, in place; return how many were replaced.
 
-    Parameters, state dict, hooks and calling convention stay as they are, and so do the numbers up to float error
-    (but PyTorch's fused encoder, which this takes the model off, writes zeros into padded positions).
-    ``score`` makes another score for each module, from the module (``lambda m: Relative(m.head_dim, 16)``); its
-    parameters are added to the module as ``score``.
+    Parameters, state dict, hooks and calling convention do not change, nor do outputs, up to float error. (PyTorch's
+    fused encoder writes zeros into padded positions; it is no longer used.) ``score`` makes a score for each module
+    (``lambda m: Relative(m.head_dim, 16)``), which is added to the module as ``score``.
 
     >>> layer = nn.TransformerEncoderLayer(32, 4, batch_first=True)
     >>> replace(layer)
@@ -37,7 +36,7 @@ def replace(model: nn.Module, score: Callable[[nn.MultiheadAttention], Score] | 
         module.score = Dot() if score is None else score(module)
     for encoder in model.modules():
         if isinstance(encoder, nn.TransformerEncoder):
-            encoder.use_nested_tensor = False  # it would hand nested tensors to the layers when there is padding
+            encoder.use_nested_tensor = False  # with padding it would pass nested tensors to the layers
     return len(found)
 
 
@@ -49,11 +48,11 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     score: Score
 
-    # PyTorch's encoder layers ask this before they bypass the module with a fused layer of their own.
+    # PyTorch's encoder layers check this before they bypass the module with a fused kernel.
     _qkv_same_embed_dim = property(lambda self: False)  # type: ignore[assignment]
 
     def reset_parameters(self) -> None:
-        """As ``torch.nn.MultiheadAttention`` starts, and its score anew."""
+        """Initialize as ``torch.nn.MultiheadAttention`` does, and reset the score."""
         for part in self.children():
             restart(part)
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
@@ -106,7 +105,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool, batch: int, batched: bool
     ) -> tuple[Mask | None, Tensor | None]:
-        """PyTorch's masks, where True hides and floats are added, as a mask and a bias of ours."""
+        """PyTorch's masks (True hides, floats are added) as regard's mask and bias."""
         mask: Mask | None = None
         bias: Tensor | None = None
         _check_masks(attn_mask, padding, is_causal)
@@ -115,7 +114,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if padding is not None:
             padding = (padding if batched else padding[None])[:, None, None, :]
         if is_causal and attn_mask is not None and padding is None:
-            return Causal(), None  # the mask is a promise to be causal, as PyTorch has it
+            return Causal(), None  # as in PyTorch, the caller promises that the mask is causal
         for given in (attn_mask, padding):
             if given is None:
                 continue
@@ -127,7 +126,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 
 def _check_masks(attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool) -> None:
-    """What PyTorch refuses would otherwise be added to the scores, or not be masked at all."""
+    """Refuse what PyTorch refuses; else it would be added to the scores, or not masked at all."""
     if is_causal and attn_mask is None:
         raise ValueError(
             "is_causal=True is only a hint that attn_mask is causal, got no attn_mask; "

@@ -341,7 +341,7 @@ def test_what_cannot_be_exported_is_named(changes, message):
 
 @pytest.mark.parametrize("shown", [{"layer": 2}, {"layer": -3}, {"head": 4}, {"head": -1}])
 def test_attention_that_is_not_there_is_refused(shown):
-    with pytest.raises(ValueError, match="2 × 4 are there"):
+    with pytest.raises(ValueError, match="expected a layer and head of 2 × 4"):
         to_spec(make(), TOKENS, **shown)
 
 

@@ -186,7 +186,7 @@ def test_other_positions_are_refused():
         ({"norm": "pre"}, "norm = 'pre': expected 'post'"),
         ({"positions": "none"}, "positions = 'none': expected 'sinusoidal'"),
         ({"activation": "swiglu"}, "activation = 'swiglu': expected one of relu, gelu, silu"),
-        ({"cross_score": "additive"}, "cross_score = 'additive': it knows the scaled dot product"),
+        ({"cross_score": "additive"}, "cross_score = 'additive': expected the scaled dot product"),
         ({"self_score": {"kind": "dot", "scale": 1.0}}, "self_score = "),
         ({"kv_heads": 2}, "kv_heads = 2 of 4"),
         ({"encoder_layers": 0}, "lacks one of them"),
@@ -211,5 +211,5 @@ def test_the_softmax_bias_is_kept_in_8_bits_and_refused_in_training():
     features = torch.zeros(2, 32)
     torch.testing.assert_close(model.logits(features)[1], model.output_bias)
     torch.testing.assert_close(to_int8(model, at_least=0).logits(features)[1], model.output_bias)
-    with pytest.raises(ValueError, match="output_bias is only for imported models"):
+    with pytest.raises(ValueError, match="output_bias is for models that come from elsewhere"):
         TranslationObjective(model, smoothing=0.1, rdrop=0.0)
