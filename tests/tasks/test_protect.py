@@ -215,6 +215,7 @@ def check_all_spans_come_back(translator, lines, **options):
 @settings(max_examples=6)
 @given(LINES, st.integers(1, 3))
 @example(["{name} is my friend, and <file> is not.", "{}{} Are you (…) there?"], 3)
+@example(["Where is &nbsp;https://example.com/a?b=c&d?&nbsp;"], 1)
 def test_every_span_comes_back_once(translator, lines, nbest):
     check_all_spans_come_back(translator, lines, nbest=nbest, beam=max(2, nbest))
 

@@ -22,7 +22,7 @@ from regard.tasks.translation.protect.spans import Protection, Span
 from regard.text.segments import Interval
 from regard.text.subwords import Encoded, word_numbers
 
-__all__ = ["Masked", "Protected", "Weigh", "apart", "copied", "literal", "protect_line"]
+__all__ = ["Masked", "Protected", "Weigh", "apart", "copy_links", "literal", "protect_line"]
 
 Weigh = Callable[[Attended], Tensor]
 """How much each target token looked at each source token, [T, S]."""
@@ -90,7 +90,7 @@ class Masked:
     @property
     def inner(self) -> bool:
         """Are there marks that are not simply before or behind all of the translation?"""
-        first, last = _stripped(self.text)
+        first, last = _strip(self.text)
         return any(first < mark.at < last or self.prefix for mark in self.marks)
 
     def _copy(self, start: int, end: int) -> None:
@@ -100,13 +100,13 @@ class Masked:
     def _stand(self, span: Span, name: str) -> None:
         self.names[name] = span
         self.keep.append((len(self.text), len(self.text) + len(name)))
-        self.prefix = self.prefix.replace(self._written(span), name, 1)
+        self.prefix = self.prefix.replace(self._text_of(span), name, 1)
         self.text += name
         self.origin += [(span.start, span.end)] * len(name)
 
     def _leave(self, span: Span, given: Counter[str], glued: bool) -> None:
         """A mark, unless the prefix has it already. What only marks hold apart is still apart without them."""
-        sign, line = self._written(span), self.item.line
+        sign, line = self._text_of(span), self.item.line
         if given[sign] < self.item.prefix.count(sign):
             given[sign] += 1
         else:
@@ -116,12 +116,12 @@ class Masked:
             self.text += " "
             self.origin.append((span.end, span.end))
 
-    def _written(self, span: Span) -> str:
+    def _text_of(self, span: Span) -> str:
         return self.item.line[span.start : span.end]
 
     # --- back ---
 
-    def restored(self, found: Translation, weigh: Weigh, *, shown: bool) -> Translation | None:
+    def restore(self, found: Translation, weigh: Weigh, *, shown: bool) -> Translation | None:
         """A translation with the spans back; None if it has not each stand-in once, or other spans.
 
         ``shown``: with attention, to the line itself.
@@ -133,10 +133,10 @@ class Masked:
             return None
         words = {some[0]: self.names[name] for name, some in places.items()}
         parts = self._parts(found, weigh)
-        edits = {place: _Edit(self._written(span), [(0, span)]) for place, span in words.items()}
-        edits |= self._placed(found.text, parts, list(words))
-        text, to, copies = _edited(found.text, edits)
-        attention = self._shown(found, parts, text, to) if shown else ()
+        edits = {place: _Edit(self._text_of(span), [(0, span)]) for place, span in words.items()}
+        edits |= self._place_marks(found.text, parts, list(words))
+        text, to, copies = _apply_edits(found.text, edits)
+        attention = self._attention(found, parts, text, to) if shown else ()
         return found._replace(text=text, attention=attention, copies=_links(self.item.line, text, copies))
 
     def _invents(self, text: str) -> bool:
@@ -149,7 +149,7 @@ class Masked:
     def _parts(self, found: Translation, weigh: Weigh) -> list[Stretch]:
         """What was translated by itself; without attention all of it."""
         if not found.attention:
-            return [Stretch(_stripped(self.text), (0, len(found.text)))]
+            return [Stretch(_strip(self.text), (0, len(found.text)))]
         parts, source, target = list[Stretch](), 0, 0
         for one in found.attention:
             source, target = self.text.index(one.read, source), found.text.index(one.written, target)
@@ -157,12 +157,12 @@ class Masked:
             tokens = [(source + a, source + b) for a, b in one.source.offsets]
             pieces, rows = _pieces(one, weigh(one) if self.inner else None)
             pieces = [(target + a, target + b) for a, b in pieces]
-            read = _stripped(one.read)
+            read = _strip(one.read)
             parts.append(Stretch((source + read[0], source + read[1]), (target, ends[1]), tokens, pieces, rows))
             source, target = ends
         return parts
 
-    def _placed(self, text: str, parts: Sequence[Stretch], whole: Sequence[Interval]) -> dict[Interval, _Edit]:
+    def _place_marks(self, text: str, parts: Sequence[Stretch], whole: Sequence[Interval]) -> dict[Interval, _Edit]:
         """The marks, by the gap of the translation that they are written into."""
         gap, edits = gap_of_marks(self.marks, parts, text, whole), dict[Interval, _Edit]()
         between = gaps(parts, len(text))
@@ -174,20 +174,20 @@ class Masked:
             edits[between[g]] = _Edit(sign, [(at, mark.span) for at, mark in zip(starts, some, strict=True)])
         return edits
 
-    def _shown(
+    def _attention(
         self, found: Translation, parts: Sequence[Stretch], text: str, to: Sequence[Interval]
     ) -> tuple[Attended, ...]:
         """Attention, its subwords being those of the line and of the text that came of it."""
         line = self.item.line
-        starts = [part.source[0] - _stripped(one.read)[0] for one, part in zip(found.attention, parts, strict=True)]
+        starts = [part.source[0] - _strip(one.read)[0] for one, part in zip(found.attention, parts, strict=True)]
         read = [0, *(self.origin[part.source[0]][0] for part in parts[1:]), len(line)]
         wrote = [0, *(to[part.target[0]][0] for part in parts[1:]), len(text)]
         shown = []
         for one, start, part, source, target in zip(
             found.attention, starts, parts, pairwise(read), pairwise(wrote), strict=True
         ):
-            inside, encoded = _moved(line, source, one.source, self.origin, start)
-            made, decoded = _moved(text, target, one.target, to, part.target[0])
+            inside, encoded = _move_subwords(line, source, one.source, self.origin, start)
+            made, decoded = _move_subwords(text, target, one.target, to, part.target[0])
             spaced = apart(line, source[0]), apart(text, target[0])
             shown.append(Attended(one.weights, encoded, decoded, inside, made, spaced))
         return tuple(shown)
@@ -225,7 +225,7 @@ def _count(sign: str, text: str) -> int:
     return len(_places(re.escape(sign), text, 0)) if sign.isalnum() else text.count(sign)
 
 
-def _stripped(text: str) -> Interval:
+def _strip(text: str) -> Interval:
     start = len(text) - len(text.lstrip())
     return start, max(start, len(text.rstrip()))
 
@@ -246,7 +246,7 @@ def _pieces(one: Attended, weights: Tensor | None) -> tuple[list[Interval], list
     return places, [[sum(column) / len(some) for column in zip(*some, strict=True)] for some in rows]
 
 
-def _edited(text: str, edits: Mapping[Interval, _Edit]) -> tuple[str, list[Interval], list[tuple[Span, Interval]]]:
+def _apply_edits(text: str, edits: Mapping[Interval, _Edit]) -> tuple[str, list[Interval], list[tuple[Span, Interval]]]:
     """The edited text, where each character of the old one is in it, and where each span is."""
     out, at = "", 0
     to: list[Interval] = []
@@ -260,9 +260,11 @@ def _edited(text: str, edits: Mapping[Interval, _Edit]) -> tuple[str, list[Inter
     return out, to, copies
 
 
-def _moved(text: str, part: Interval, encoded: Encoded, to: Sequence[Interval], start: int) -> tuple[str, Encoded]:
+def _move_subwords(
+    text: str, part: Interval, encoded: Encoded, to: Sequence[Interval], start: int
+) -> tuple[str, Encoded]:
     """A part of a text, and subwords with places in it that had places in another; there it started at ``start``."""
-    first, last = (part[0] + at for at in _stripped(text[slice(*part)]))
+    first, last = (part[0] + at for at in _strip(text[slice(*part)]))
     inside = text[first:last]
     numbers, offsets, words = word_numbers(inside), list[Interval](), list[int]()
     for (a, b), word in zip(encoded.offsets, encoded.words, strict=True):
@@ -272,7 +274,7 @@ def _moved(text: str, part: Interval, encoded: Encoded, to: Sequence[Interval], 
     return inside, encoded._replace(offsets=offsets, words=words)
 
 
-def copied(source: str, target: str, find: Protection) -> tuple[Link, ...]:
+def copy_links(source: str, target: str, find: Protection) -> tuple[Link, ...]:
     """Word links of the spans that both texts of a pair have, as often: the first with the first, and so on."""
     sides = [_by_sign(text, find.parts(text)) for text in (source, target)]
     both = [(sides[0][sign], sides[1][sign]) for sign in sides[0].keys() & sides[1].keys()]

@@ -27,6 +27,8 @@ _NESTED = _BODY = r"[^{}\n]{0,200}"
 for _ in range(3):  # braces within braces, as plural forms have them
     _NESTED = rf"{_BODY}(?:\{{{_NESTED}\}}{_BODY}){{0,20}}"
 _TARGET = r"""[^()\s]*(?:\s+"[^"\n]{0,300}")?"""  # of a link, perhaps with a title
+_SPACE = r"&(?:nbsp|ensp|emsp|thinsp|shy|\#160|\#xa0|\#8239|\#x202f);"  # which ends an address, as a space does
+_ADDRESS = rf"""(?:(?!{_SPACE})[^\s<>"`|\\^])"""
 _TOP = "com|org|net|edu|gov|mil|info|io|dev|app|eu|uk|fr|de|ca|ch|nl|jp|cn|ru|br|au"  # addresses may end in it
 _USUAL = re.compile(
     rf"""
@@ -38,10 +40,10 @@ _USUAL = re.compile(
   | (?P<open_link> !?\[(?=[^][\n]{{0,300}}\]\({_TARGET}\)))
   | (?P<word_wiki> \[\[[^][\n]{{1,200}}\]\])
   | (?P<word_url> (?<![a-z0-9+.-])
-        (?:[a-z][a-z0-9+.-]{{0,20}}://|www\.|mailto:|(?:tel|doi|arxiv|urn):(?=[\w+]))[^\s<>"`|\\^]+)
+        (?:[a-z][a-z0-9+.-]{{0,20}}://|www\.|mailto:|(?:tel|doi|arxiv|urn):(?=[\w+])){_ADDRESS}+)
   | (?P<word_email> (?<![\w.+-])[\w.+-]{{1,64}}@[\w-]+(?:\.[\w-]+)+)
   | (?P<word_url_bare> (?<![\w.@/-])(?:[a-z0-9-]{{1,63}}\.){{1,6}}
-        (?:(?-i:{_TOP})(?![\w@-])|[a-z]{{2,24}}(?=/\w))(?::\d+)?(?:[/?\#][^\s<>"`|\\^]*)?)
+        (?:(?-i:{_TOP})(?![\w@-])|[a-z]{{2,24}}(?=/\w))(?::\d+)?(?:[/?\#]{_ADDRESS}*)?)
   | (?P<word_colons> (?<![\w:])(?:[0-9a-f]{{1,4}}::?){{3,7}}[0-9a-f]{{1,4}}(?![\w:]))
   | (?P<word_path> (?<![\w\\])[a-z]:\\[^\s"<>|*?]*)
   | (?P<mark_escape> (?-i:(?:\\[nrt])+(?![a-z])))
@@ -59,7 +61,7 @@ _USUAL = re.compile(
   | (?P<word_camel> (?<!\w)(?-i:[a-z]{{2,40}}(?:[A-Z]{{1,40}}[a-z0-9]{{1,40}}){{1,20}})(?!\w))
   | (?P<mark_short> (?<![\w:]):[a-z][a-z0-9_+-]{{1,40}}:(?![\w:]))
   | (?P<mark_tab> (?<=\S)\t+(?=\S))
-  | (?P<mark_space> &(?:nbsp|ensp|emsp|thinsp|shy|\#160|\#xa0|\#8239|\#x202f);)
+  | (?P<mark_space> {_SPACE})
   | (?P<word_entity> &(?:[a-z][a-z0-9]{{1,31}}|\#\d{{1,7}}|\#x[0-9a-f]{{1,6}});)
   | (?P<word_server> <[%?].{{0,500}}?[%?]>)
   | (?P<mark_void> <(?:br|hr|img|input|wbr|link|meta)\b[^<>]*> | <[a-z][^<>]*/>)
@@ -124,7 +126,7 @@ class Protection:
                 _add(found, self._strange(line, found))
             if not found and not any(map(str.isalnum, line)):
                 found = [Span(len(line) - len(line.lstrip()), len(line.rstrip()), "mark")][: bool(line.strip())]
-        return _paired(line, found)
+        return _pair_marks(line, found)
 
     # --- what the model has never read ---
 
@@ -135,11 +137,11 @@ class Protection:
         for sign in clusters(line):
             runs.append((at, at + len(sign), self._class(sign)))
             at += len(sign)
-        return [*_runs(line, runs, _taken(found), self._is_copied)]
+        return [*_runs(line, runs, _places_of(found), self._is_copied)]
 
     def _class(self, sign: str) -> str:
         """e: emoji, n: not seen, l: letters that cannot be read, s: such signs, w: another of a word, "" else."""
-        unread = [char for char in sign if self._unread(char)]
+        unread = [char for char in sign if self._is_unread(char)]
         if unread and _is_emoji(sign):
             return "e"
         if unread and all(unicodedata.category(char) == "Cf" for char in unread):
@@ -147,12 +149,12 @@ class Protection:
         letters = sign[0].isalnum() or any(unicodedata.category(char)[0] in "LMN" for char in unread)
         return ("l" if letters else "s") if unread else "w" if sign[0].isalnum() else ""
 
-    def _unread(self, char: str) -> bool:
-        if char.isascii() or char.isspace() or self._spelled(char):
+    def _is_unread(self, char: str) -> bool:
+        if char.isascii() or char.isspace() or self._is_spelled(char):
             return False
         return not (char.isalpha() and self._scripts[_script(char)] >= LARGE)
 
-    def _spelled(self, char: str) -> bool:
+    def _is_spelled(self, char: str) -> bool:
         known = self._subwords.characters
         return char in known or (self._subwords.lowercase and char.lower() in known)
 
@@ -200,10 +202,10 @@ def patterns(protect: Protect) -> list[Any]:
     own = [protect] if isinstance(protect, str) else [] if isinstance(protect, bool) else protect
     if not isinstance(own, Sequence):
         raise ValueError(f"protect: expected true, false or regular expressions, got {own!r}")
-    return [_compiled(pattern) for pattern in own]
+    return [_compile(pattern) for pattern in own]
 
 
-def _compiled(pattern: object) -> Any:
+def _compile(pattern: object) -> Any:
     import regex
 
     if not isinstance(pattern, str):
@@ -227,12 +229,12 @@ def _places(pattern: Any, line: str) -> list[tuple[int, int]]:
 
 def _add(found: list[Span], more: Iterator[Span] | Sequence[Span]) -> None:
     """Those that are not empty and overlap none that was found before, in order."""
-    taken = _taken(found)
+    taken = _places_of(found)
     found += [span for span in more if span.start < span.end and taken.isdisjoint(range(span.start, span.end))]
     found.sort()
 
 
-def _taken(found: Sequence[Span]) -> set[int]:
+def _places_of(found: Sequence[Span]) -> set[int]:
     return {at for span in found for at in range(span.start, span.end)}
 
 
@@ -265,7 +267,7 @@ def _emphasis(line: str, found: Sequence[Span]) -> list[Span]:
     """Markdown's signs of emphasis that open before a word or close after one, in pairs."""
     if not any(sign in line for sign in "*_~"):
         return []
-    spans, taken = list[Span](), _taken(found)
+    spans, taken = list[Span](), _places_of(found)
     stack: list[tuple[str, int]] = []
     for match in _EMPHASIS.finditer(line):
         (start, end), sign = match.span(), match[0]
@@ -284,7 +286,7 @@ def _emphasis(line: str, found: Sequence[Span]) -> list[Span]:
 # --- pairs, and what belongs together ---
 
 
-def _paired(line: str, found: Sequence[Span]) -> list[Span]:
+def _pair_marks(line: str, found: Sequence[Span]) -> list[Span]:
     """Marks that open and close, each with its mate. A tag without one is a mark; between words it is a word."""
     spans, stack, waiting = list(found), list[tuple[str, int]](), Counter[str]()
     for i, span in enumerate(found):
@@ -324,8 +326,8 @@ def _units(line: str, parts: Sequence[Span]) -> list[Span]:
             units.append(span)
             continue
         last = units[-1] if units else None
-        start = _glued(line, span.start, last.end if last else 0, -1)
-        end = _glued(line, span.end, parts[k + 1].start if k + 1 < len(parts) else len(line), 1)
+        start = _reach(line, span.start, last.end if last else 0, -1)
+        end = _reach(line, span.end, parts[k + 1].start if k + 1 < len(parts) else len(line), 1)
         kind: Kind = "number" if span.kind == "number" and (start, end) == span[:2] else "word"
         unit = Span(start, end, kind, span.read)
         if last and last.kind in ("word", "number") and _JOINS.fullmatch(line, last.end, start):
@@ -335,7 +337,7 @@ def _units(line: str, parts: Sequence[Span]) -> list[Span]:
     return units
 
 
-def _glued(line: str, at: int, bound: int, step: Literal[-1, 1]) -> int:
+def _reach(line: str, at: int, bound: int, step: Literal[-1, 1]) -> int:
     """How far what is glued to a span reaches before or behind it; the full stop of a sentence is not."""
     reached, place = at, at if step > 0 else at - 1
     while place != (bound if step > 0 else bound - 1) and (line[place].isalnum() or line[place] in _GLUE):

@@ -108,7 +108,7 @@ class _Work:
         self.output.problem, self.output.note = output.problem, self.output.note or output.note
         if not self.found:
             self.many = max(1, len(output.translations))
-        whole = [masked.restored(one, how.weigh, shown=how.shown) for one in output.translations]
+        whole = [masked.restore(one, how.weigh, shown=how.shown) for one in output.translations]
         known = {one.text for one in self.found} if how.ranked else set()
         more = [one for one in whole if one is not None and one.text not in known]
         if self.found and how.ranked:
@@ -172,9 +172,9 @@ class _Work:
         """Adds what was found for the pieces, as far as there is not enough."""
         self.output.problem = next((output.problem for output in outputs if output.problem), "")
         missing = 0 if self.output.problem else self.many - len(self.found)
-        self.found = [*self.found, *(self._joined(pieces, outputs, k) for k in range(missing))]
+        self.found = [*self.found, *(self._join_pieces(pieces, outputs, k) for k in range(missing))]
 
-    def _joined(self, pieces: Sequence[_Piece], outputs: Sequence[TranslationOutput], k: int) -> Translation:
+    def _join_pieces(self, pieces: Sequence[_Piece], outputs: Sequence[TranslationOutput], k: int) -> Translation:
         line, text, last = self.item.line, "", 0
         parts = [output.translations[min(k, len(output.translations) - 1)] for output in outputs]
         starts, attention = list[int](), list[Attended]()
