@@ -21,10 +21,10 @@ from regard.trace import Trace
 
 SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 TRAINED = "trained"
-NOTHING: replies.Side = {"text": "", "tokens": [], "words": []}  # a side that does not exist
-SHOWN = 4096  # the most tokens of a side sent completely, keys of steps, and tokens per request
-FOUND = 1000  # the most matches of a search
-ALL, LOOKED = 1024, 256  # queries that a head is measured on: all of up to ALL; of more, LOOKED
+NO_SIDE: replies.Side = {"text": "", "tokens": [], "words": []}  # a side that does not exist
+MAX_TOKENS = 4096  # the most tokens of a side sent completely, keys of steps, and tokens per request
+MAX_MATCHES = 1000  # the most matches of a search
+ALL_QUERIES, SAMPLED_QUERIES = 1024, 256  # a head is measured on all of up to 1,024 queries; of more, on 256
 
 _NO_MODEL = "this trace has no model to run again without a head, and no target to score: translate a sentence"
 
@@ -88,7 +88,7 @@ class Answers:
         """The kinds, and the sides that their rows and columns are; None for a side too long to be sent completely."""
         there = {name for kind in self.trace.kinds for name in self._side_names(kind)}
         others = sorted(there - {"source", "target"})
-        missing = NOTHING if others else None
+        missing = NO_SIDE if others else None
         found: replies.Described = {
             "name": self.name,
             "kinds": self.kinds(),
@@ -123,18 +123,18 @@ class Answers:
             names = self._side_names(kind)
             if name in names:
                 labels = self._labels(kind, ("rows", "columns")[names.index(name)])
-                return labels.side() if len(labels.tokens) <= SHOWN else None
+                return labels.side() if len(labels.tokens) <= MAX_TOKENS else None
         return None
 
     # --- tokens ---
 
     def tokens(self, *, kind: str, side: str, first: int = 0, end: int | None = None) -> replies.Tokens:
-        """The names of some rows or columns, ``SHOWN`` at most."""
+        """The names of some rows or columns, ``MAX_TOKENS`` at most."""
         with reading():
             every = self._labels(kind, side).tokens
-        end = min(len(every), first + SHOWN) if end is None else min(end, len(every))
-        if end - first > SHOWN:
-            raise Invalid(f"from and to: {end - first:,} tokens; the maximum per request is {SHOWN:,}")
+        end = min(len(every), first + MAX_TOKENS) if end is None else min(end, len(every))
+        if end - first > MAX_TOKENS:
+            raise Invalid(f"from and to: {end - first:,} tokens; the maximum per request is {MAX_TOKENS:,}")
         return {"tokens": every[first:end], "from": first, "count": len(every)}
 
     def search(self, *, kind: str, side: str, text: str) -> replies.Found:
@@ -142,7 +142,7 @@ class Answers:
         if not text.strip():
             raise Invalid("text: it is empty, so there is nothing to search for")
         with reading():
-            matches, more = self._labels(kind, side).search(text, FOUND)
+            matches, more = self._labels(kind, side).search(text, MAX_MATCHES)
         return {"matches": matches, "more": more}
 
     def _labels(self, kind: str, side: str) -> Labels:
@@ -165,11 +165,11 @@ class Answers:
     def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> replies.Row:
         """One query's attention to each key."""
         with reading():
-            weights = self._measured("weights", kind, layer, head, query)
+            weights = self._read_row("weights", kind, layer, head, query)
             if measure == "weights":
                 values = weights
             elif measure != "rollout":
-                values = self._measured(measure, kind, layer, head, query)
+                values = self._read_row(measure, kind, layer, head, query)
             elif kind.endswith("self"):
                 values = self.trace.rollout(query, layer=layer, item=self.item, kind=kind)
             else:
@@ -184,7 +184,7 @@ class Answers:
             "entropy": number(-torch.xlogy(weights, weights).sum().item() + 0.0),
         }
 
-    def _measured(self, measure: str, kind: str, layer: int, head: str, query: int) -> Tensor:
+    def _read_row(self, measure: str, kind: str, layer: int, head: str, query: int) -> Tensor:
         read = getattr(self.trace, measure)
         values: Tensor = read(layer, head_of(head), query, kind=kind, item=self.item, call=None)
         return values.mean(0) if head_of(head) is None else values
@@ -219,12 +219,13 @@ class Answers:
     def heads(self, *, kind: str) -> replies.Heads:
         """Means over queries of each head's entropy, weight on the first key, and distance, [layers][heads].
 
-        ``rows`` of the ``queries`` were measured: all, or ``LOOKED`` of them, evenly spread.
+        ``rows`` of the ``queries`` were measured: all, or ``SAMPLED_QUERIES`` of them, evenly spread.
         """
         with reading():
             layers = self.trace.kinds.get(kind, 0)
             _, heads, queries, _ = self.trace.shape(0, kind=kind, call=None)
-            rows = range(queries) if queries <= ALL else [i * queries // LOOKED for i in range(LOOKED)]
+            count = queries if queries <= ALL_QUERIES else SAMPLED_QUERIES
+            rows = [i * queries // count for i in range(count)]
 
             def means(measure: Callable[..., Tensor]) -> replies.Matrix:
                 by_layer = (measure(n, rows=rows, kind=kind, item=self.item, call=None) for n in range(layers))
@@ -250,8 +251,9 @@ class Answers:
         if head_of(head) is None:
             raise Invalid("head: the steps are those of one head; give its number")
         with reading():
-            if (keys := self.trace.shape(layer, kind=kind, call=None)[3]) > SHOWN:
-                raise Invalid(f"the steps of a query with {keys:,} keys are too many to show; the maximum is {SHOWN:,}")
+            if (keys := self.trace.shape(layer, kind=kind, call=None)[3]) > MAX_TOKENS:
+                most = f"the maximum is {MAX_TOKENS:,}"
+                raise Invalid(f"the steps of a query with {keys:,} keys are too many to show; {most}")
             read = partial(self.trace.steps, layer, int(head), query, kind=kind, item=self.item, call=None)
             found = read()
             if score != TRAINED:

@@ -100,7 +100,7 @@ def document(
         "version": VERSION,
         "regard": version,
         "trace": described,
-        "stored": {name: packer.stored for name, (packer, _) in found.items()},
+        "stored": {name: packer.exactness for name, (packer, _) in found.items()},
         **{name: packed for name, (_, packed) in found.items()},
         "heads": measures,
         "start": opened.address,
@@ -270,7 +270,7 @@ def _head(place: HeadChoice, found: Vectors, scale: float | None, packer: Packer
         "v": packer.pack(found.v),
         "recorded": maybe(found.recorded),
         "output": maybe(found.output if full else None),
-        "allowed": _allowed(found.allowed),
+        "allowed": _pack_mask(found.allowed),
     }
     if found.products is not None:
         out["products"] = packer.pack(found.products)
@@ -279,10 +279,10 @@ def _head(place: HeadChoice, found: Vectors, scale: float | None, packer: Packer
     return out
 
 
-def _allowed(seen: Tensor) -> str | None:
+def _pack_mask(allowed: Tensor) -> str | None:
     """null: everywhere; "causal": up to the query itself; else a byte per pair."""
-    if bool(seen.all()):
+    if bool(allowed.all()):
         return None
-    if torch.equal(seen, torch.ones_like(seen).tril()):
+    if torch.equal(allowed, torch.ones_like(allowed).tril()):
         return "causal"
-    return text(seen.numpy().astype(np.uint8))
+    return text(allowed.numpy().astype(np.uint8))

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.explorer.answers import NOTHING, Answers
+from regard.explorer.answers import NO_SIDE, Answers
 from regard.explorer.document import ROOM, document, refuse_long
 from regard.explorer.http import replies
 from regard.explorer.initial_view import ViewOptions, initial_view
@@ -98,7 +98,7 @@ def page(
         bits=bits,
         room=room,
     )
-    shown = title or (described["source"] or NOTHING)["text"] or "attention"
+    shown = title or (described["source"] or NO_SIDE)["text"] or "attention"
     return html(found, title=f"{shown[:80]} · regard", version=_version())
 
 
@@ -137,7 +137,7 @@ def translation(
 def _describe(answers: Answers, title: str) -> replies.Described:
     """What the service says of the trace, with an empty side where there is none."""
     found = answers.describe()
-    found["source"], found["target"] = found["source"] or NOTHING, found["target"] or NOTHING
+    found["source"], found["target"] = found["source"] or NO_SIDE, found["target"] or NO_SIDE
     found["model"] = found["model"] or title or "trace"
     return found
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from regard.explorer.answers import Answers
@@ -11,15 +12,15 @@ from regard.files.whole import Damaged
 from regard.trace import load
 
 
-def opened(paths: Sequence[str | Path], device: str | None = None) -> dict[str, Answers]:
+def open_traces(paths: Sequence[str | Path], device: str | None = None) -> dict[str, Answers]:
     """What ``regard.trace.load`` reads, by ids that stay the same, so that links to them do."""
     found: dict[str, Answers] = {}
     for path in map(Path, paths):
-        found[_free(path.stem, found)] = _opened(path, device or "cpu")
+        found[_address_of(path.stem, found)] = _open(path, device or "cpu")
     return found
 
 
-def _opened(path: Path, device: str) -> Answers:
+def _open(path: Path, device: str) -> Answers:
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; traces are written by trace.save({path.name!r})")
     answers = Answers(load(path, device), name=path.name)
@@ -32,15 +33,20 @@ def _opened(path: Path, device: str) -> Answers:
     return answers
 
 
-def _free(name: str, taken: dict[str, Answers]) -> str:
-    """A name for addresses, with a number behind it where it is taken.
+def _address_of(name: str, taken: Collection[str]) -> str:
+    """A name for addresses that no other trace has.
 
-    >>> _free("a book, 100k", {})
+    >>> _address_of("a book, 100k", {})
     'a-book-100k'
     """
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:48] or "trace"
-    wanted, number = plain, 1
-    while wanted in taken:
-        number += 1
-        wanted = f"{plain}-{number}"
-    return wanted
+    return unique(re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:48] or "trace", taken)
+
+
+def unique(name: str, taken: Collection[str]) -> str:
+    """The name, with a number behind it where it is taken.
+
+    >>> unique("model", ["model", "model-2"])
+    'model-3'
+    """
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(each for each in names if each not in taken)

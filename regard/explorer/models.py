@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import nn
 
 from regard.explorer.answers import Unable
+from regard.explorer.files import unique
 from regard.explorer.http import replies
 from regard.explorer.http.schema import Invalid
 from regard.explorer.qa import QAService
@@ -51,7 +52,7 @@ class Models:
     def __init__(self, models: Iterable[TaskModel]) -> None:
         self._known: dict[str, ModelService] = {}
         for model in models:
-            self._known[_free(model.name, self._known)] = _service(model)
+            self._known[unique(model.name, self._known)] = _service(model)
 
     @classmethod
     def load(cls, names: Iterable[str], device: str | None = None) -> Models:
@@ -101,12 +102,3 @@ def _service(model: TaskModel) -> ModelService:
     if isinstance(model, Answerer):
         return QAService(model)
     raise TypeError(f"expected a translator, a summarizer or an answerer, got {type(model).__name__}")
-
-
-def _free(name: str, taken: Iterable[str]) -> str:
-    """The name, or with a number behind it where it is taken."""
-    taken, wanted, number = set(taken), name, 1
-    while wanted in taken:
-        number += 1
-        wanted = f"{name}-{number}"
-    return wanted

@@ -36,7 +36,7 @@ class Packer:
     >>> packer = Packer(bits=8, signed=False)
     >>> packer.pack(torch.tensor([[0.0, 0.25, 1.0]]))
     {'shape': [1, 3], 'bits': 8, 'signed': False, 'scale': 'gYCAOw==', 'data': 'AED/'}
-    >>> packer.stored["error"] < 1 / 255 / 2 + 1e-9
+    >>> packer.exactness["error"] < 1 / 255 / 2 + 1e-9
     True
     """
 
@@ -46,7 +46,7 @@ class Packer:
         self.bits, self.signed, self.error = bits, signed, 0.0
 
     @property
-    def stored(self) -> Exactness:
+    def exactness(self) -> Exactness:
         """How exact it all is."""
         return {"bits": self.bits, "error": self.error}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.explorer.answers import SHOWN, Answers, Unable
+from regard.explorer.answers import MAX_TOKENS, Answers, Unable
 from regard.explorer.document import has_rollout
 from regard.explorer.http import api, replies, shapes
 from regard.explorer.http.limits import ServiceLimits
@@ -83,7 +83,7 @@ class Desk:
         """The features of the widget; those that need a model it lacks are not shown."""
         translated = isinstance(self.answers, Recording)
         views = ["sentence", "steps", "heads", "compare"] + ["align"] * translated + ["long"]
-        if max(max(kind["queries"], kind["keys"]) for kind in self.answers.kinds()) > SHOWN:
+        if max(max(kind["queries"], kind["keys"]) for kind in self.answers.kinds()) > MAX_TOKENS:
             views = ["long"]  # the others show every token
         found = {"translate": False, "knockout": translated, "effects": translated, "views": views}
         return {**found, "rollout": has_rollout(self.answers.trace)}

@@ -67,11 +67,11 @@ class QuerySteps:
     def __repr__(self) -> str:
         """A line per step, with its shape: the numbers themselves would fill hundreds."""
         steps = {f.name: getattr(self, f.name) for f in fields(self)}
-        shown = [f"  {name:<14}{_told(value)}" for name, value in steps.items()]
+        shown = [f"  {name:<14}{_show(value)}" for name, value in steps.items()]
         return "\n".join(("QuerySteps", *shown))
 
 
-def _told(value: Tensor | float | str | None) -> str:
+def _show(value: Tensor | float | str | None) -> str:
     """A few numbers as they are, many by their shape and range."""
     if not isinstance(value, Tensor):
         return f"{value:.1e}" if isinstance(value, float) else str(value)
@@ -172,7 +172,7 @@ class Call:
             return
         self.logsumexp(head, item, rows)
         for some, e in self.blocks(head, item, rows, columns):
-            lse = self._known(head, item)[some]
+            lse = self._logsumexps(head, item)[some]
             yield some, e.sub_(lse.masked_fill(lse == -torch.inf, 0.0)[:, None]).exp_()
 
     def blocks(
@@ -188,7 +188,7 @@ class Call:
 
     def logsumexp(self, head: int, item: int, rows: Tensor) -> Tensor:
         """log Σ exp of these rows' scores; what is not yet known is computed, in O(rows) memory."""
-        known = self._known(head, item)
+        known = self._logsumexps(head, item)
         missing = rows[known[rows].isnan()].unique()
         if len(missing):
             p = self.narrow(head, item)
@@ -198,7 +198,7 @@ class Call:
                 known[few] = of(p, few.to(p.device)).to(known.dtype)
         return known[rows]
 
-    def _known(self, head: int, item: int) -> Tensor:
+    def _logsumexps(self, head: int, item: int) -> Tensor:
         p = self.problems[0]
         if (head, item) not in self.known:
             self.known[head, item] = torch.full((p.queries,), torch.nan, dtype=p.compute_dtype, device=p.device)
@@ -288,7 +288,7 @@ class Call:
         output = None
         if self.projection is not None:
             output = shown.context.to(self.projection.dtype) @ self.projection[head]
-        recorded, difference = (None, None) if score is not None else self._compared(head, item, query, shown.context)
+        recorded, difference = (None, None) if score is not None else self._compare(head, item, query, shown.context)
         return QuerySteps(
             None if self.query_input is None else self.query_input[item, query].cpu(),
             None if self.key_input is None else self.key_input[item].cpu(),
@@ -340,7 +340,7 @@ class Call:
                 seen = observation_of(q, k, own.v, score=score, mask=own.mask, positions=places)
         return seen.problems[0]
 
-    def _compared(self, head: int, item: int, query: int, context: Tensor) -> tuple[Tensor | None, float | None]:
+    def _compare(self, head: int, item: int, query: int, context: Tensor) -> tuple[Tensor | None, float | None]:
         if self.out is not None:
             recorded = self.out[item, head, query]
             return recorded, _largest(context.to(recorded.dtype) - recorded)

@@ -69,7 +69,7 @@ def record(
     trace = Trace()
     trace.model = model
     recorder = _Recorder(model, trace, inputs, values, gradients, device, {})
-    with recorder.attached():
+    with recorder.attach():
         yield trace
 
 
@@ -77,7 +77,7 @@ def record(
 def without(model: nn.Module, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
     """Inside, these heads of these modules ({path: heads}) give zeros in place of their contexts."""
     recorder = _Recorder(model, None, False, True, False, None, heads)
-    with recorder.attached():
+    with recorder.attach():
         yield
     if missed := [name for name in heads if name not in recorder.met]:
         raise ValueError(f"no attention of {', '.join(map(repr, missed))} ran: paths are those of trace.names(kind)")
@@ -116,7 +116,7 @@ class _Recorder:
         self.outer: Observer | None = None
 
     @contextmanager
-    def attached(self) -> Iterator[None]:
+    def attach(self) -> Iterator[None]:
         with ExitStack() as after:
             self.outer = OBSERVER.get()
             token = OBSERVER.set(self._observe)
@@ -234,7 +234,7 @@ class _Recorder:
                 known[key] = self._copy(x)
             return known[key]
 
-        problems = map_tensors(tuple(_bare(p, self.values) for p in seen.problems), copy)
+        problems = map_tensors(tuple(_strip(p, self.values) for p in seen.problems), copy)
         parts = seen.score.scores if isinstance(seen.score, PerHead) else [seen.score]
         call = Call(frame.name if frame else "", kind, problems, tuple(describe(part) for part in parts))
         call.q = copy(self._flat(seen.q, seen))
@@ -247,7 +247,7 @@ class _Recorder:
             batch, heads, queries, keys = call.shape
             if self.values:
                 call.projection, call.bias = _projection(frame, self.names, heads, problems[0].v.shape[-1])
-            first, second = _given(frame)
+            first, second = _states_given(frame)
             if first is not None and first.shape[:2] == (batch, queries):
                 call.query_input = copy(first) if self.inputs else None
             second = first if kind == "self" else second
@@ -268,7 +268,7 @@ class _Recorder:
         return x.expand(*seen.batch, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
 
 
-def _bare(p: Problem, values: bool) -> Problem:
+def _strip(p: Problem, values: bool) -> Problem:
     """A problem reduced to what weights need: no dropout, no gradients, keys unchanged, values with 0 dims."""
     p = replace(p, terms=plain(p.terms), dropout=0.0, seed=None, need_bias_gradient=False, need_offset_gradient=False)
     return p if values else replace(p, v=p.v[..., :0], terms=replace(p.terms, values=None))
@@ -278,7 +278,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
 
 
-def _given(frame: _Frame) -> tuple[Tensor | None, Tensor | None]:
+def _states_given(frame: _Frame) -> tuple[Tensor | None, Tensor | None]:
     """The states that a module was called with, [N, length, width]: those of the queries, and those of the keys."""
     args, kwargs = frame.args, frame.kwargs
     first = args[0] if args else kwargs.get("query", kwargs.get("hidden_states"))

@@ -21,10 +21,10 @@ def towers(paths: Iterable[str]) -> dict[str, str]:
     """  # noqa: E501
     known = list(paths)
     stacks = {path: stack for path in known if (stack := _stack(path))}
-    kinds = {_unnumbered(stack) for stack in stacks.values()}
+    kinds = {_drop_numbers(stack) for stack in stacks.values()}
     if len(kinds) < 2:
         return {}
-    shared = _shared(kinds)
+    shared = _common_length(kinds)
     names = {path: stack[min(shared, len(stack) - 1)] for path, stack in stacks.items()}
     called = set(names.values())
     for path in known:
@@ -40,12 +40,12 @@ def _stack(path: str) -> Stack:
     return tuple(parts[:first])
 
 
-def _unnumbered(stack: Stack) -> Stack:
+def _drop_numbers(stack: Stack) -> Stack:
     """``stage1`` and ``stage2`` follow one another."""
     return tuple(re.sub(r"\d+", "#", part) for part in stack)
 
 
-def _shared(stacks: Iterable[Stack]) -> int:
+def _common_length(stacks: Iterable[Stack]) -> int:
     """The number of leading parts that all have in common."""
     count = 0
     for parts in zip(*stacks, strict=False):

@@ -18,9 +18,9 @@ from regard.attention.positions import Positions
 from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
-from regard.trace._missed import SEEN, explain, missed
 from regard.trace._tiles import pool_tile
 from regard.trace._towers import towers
+from regard.trace._unseen import SEEN, explain, find_unseen
 from regard.trace._walk import map_tensors
 
 KINDS = ("self", "decoder", "cross")
@@ -87,7 +87,7 @@ class Trace:
     @property
     def unseen(self) -> dict[str, str]:
         """Modules that look like attention, by path, of which nothing was seen; and what they do instead."""
-        return missed(self.ran, (call.name for call in self.recorded))
+        return find_unseen(self.ran, (call.name for call in self.recorded))
 
     def why_empty(self) -> str:
         """Why there is nothing, where there is nothing."""

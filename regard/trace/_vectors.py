@@ -75,8 +75,8 @@ def vectors(calls: Sequence[Call], head: int, item: int) -> Vectors | None:
         scales.pop() if whole else None,
         None if bare else torch.cat([_products(part, len(k)) for part in known]),
         None if whole else torch.cat([_wide(part.all_scaled(), len(k)) for part in known]),
-        _joined([part.recorded for part in known]),
-        _joined([part.output for part in known]),
+        _join([part.recorded for part in known]),
+        _join([part.output for part in known]),
     )
 
 
@@ -84,7 +84,7 @@ def products_wide(calls: Sequence[Call], head: int) -> int:
     """P, numbers per pair that ``vectors`` would give as products; 0 for those that can be computed from q and k."""
     call = calls[-1]
     p = call.narrow(head, 0)
-    return 0 if _told(call, p, head, 0) else sum(_width(term) for term in p.terms.pairs)
+    return 0 if _is_plain_dot(call, p, head, 0) else sum(_width(term) for term in p.terms.pairs)
 
 
 def _of_call(call: Call, head: int, item: int) -> Vectors | None:
@@ -93,7 +93,7 @@ def _of_call(call: Call, head: int, item: int) -> Vectors | None:
         return None
     with torch.no_grad():
         shown = reference.run_steps(p).map(lambda x: x[0, 0])
-    told = _told(call, p, head, item)
+    plain = _is_plain_dot(call, p, head, item)
     q, k = _sides(call, p, head, item)
     scale = _scale(p)
     finite = shown.scaled.isfinite()
@@ -106,7 +106,7 @@ def _of_call(call: Call, head: int, item: int) -> Vectors | None:
         p.v[0, 0].cpu(),
         (shown.masked.isfinite() & finite).cpu(),
         scale,
-        None if told else _pairs(p).flatten(0, 1).cpu(),
+        None if plain else _pairs(p).flatten(0, 1).cpu(),
         None if scale is not None else shown.scaled.masked_fill(~finite, 0.0).cpu(),
         None if call.out is None else call.out[item, head].cpu(),
         None if output is None else output.cpu(),
@@ -128,7 +128,7 @@ def _halves(term: PairTerm) -> tuple[Tensor, Tensor]:
     return q[0, 0], k[0, 0]
 
 
-def _told(call: Call, p: Problem, head: int, item: int) -> bool:
+def _is_plain_dot(call: Call, p: Problem, head: int, item: int) -> bool:
     """Is the similarity q · k of the very vectors that are shown?"""
     if len(p.terms.pairs) != 1 or not isinstance(p.terms.pairs[0], DotTerm):
         return False
@@ -171,6 +171,6 @@ def _products(part: Vectors, keys: int) -> Tensor:
     return torch.nn.functional.pad(part.all_products(), (0, 0, 0, keys - len(part.k))).flatten(0, 1)
 
 
-def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+def _join(parts: Sequence[Tensor | None]) -> Tensor | None:
     known = [part for part in parts if part is not None]
     return torch.cat(known) if len(known) == len(parts) else None

@@ -19,7 +19,7 @@ from regard.explorer import page
 from regard.explorer.answers import Answers
 from regard.explorer.http import api, shapes
 from regard.explorer.http.limits import ServiceLimits
-from regard.explorer.http.schema import CHECKED, TOLD, Invalid, check_value, from_text
+from regard.explorer.http.schema import ANNOTATIONS, CHECKED, Invalid, check_value, from_text
 from regard.explorer.http.security import POLICY
 from regard.explorer.scores import counterfactual, formula, terms
 
@@ -575,7 +575,7 @@ def test_the_description_uses_only_what_is_checked():
             yield from keywords(inner)
 
     every = [*shapes.schemas(LIMITS).values(), *(s for o in api.operations(LIMITS) for s in o.parameters.values())]
-    assert {word for schema in every for word in keywords(schema)} <= CHECKED | TOLD
+    assert {word for schema in every for word in keywords(schema)} <= CHECKED | ANNOTATIONS
 
 
 ODD = [None, True, False, -1, 0, 1, 7, 2**63, 1.5, -1e300, "", " ", "a", "<s>", "\0", "\u202e", "😀", "é" * 300, [], {}]

@@ -7,7 +7,7 @@ from serving import serving
 
 import regard
 from regard.explorer import page as pages
-from regard.explorer.files import opened as traces_of
+from regard.explorer.files import open_traces as traces_of
 from regard.explorer.models import Models
 from regard.mask import Causal
 

@@ -10,7 +10,7 @@ from serving import save_models, serving
 
 import regard
 from regard.explorer import page as pages
-from regard.explorer.files import opened as traces_of
+from regard.explorer.files import open_traces as traces_of
 from regard.explorer.models import Models
 from regard.mask import Causal
 from regard.score import Bias

@@ -15,8 +15,8 @@ from test_explorer_load import soon, start
 
 import regard
 from regard import Trace, cli
-from regard.explorer.answers import FOUND, LOOKED, SHOWN, Answers
-from regard.explorer.files import opened
+from regard.explorer.answers import MAX_MATCHES, MAX_TOKENS, SAMPLED_QUERIES, Answers
+from regard.explorer.files import open_traces
 from regard.explorer.labels import Labels
 from regard.explorer.models import Models
 from regard.mask import Causal
@@ -40,7 +40,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     labelled = random_trace(mask=Causal())
     labelled.label(WORDS)
-    kept = {"labelled": labelled, "a wide one": random_trace(5, keys=7), "long": random_trace(SHOWN + 1, 1, 4)}
+    kept = {"labelled": labelled, "a wide one": random_trace(5, keys=7), "long": random_trace(MAX_TOKENS + 1, 1, 4)}
     for name, trace in kept.items():
         trace.save(folder / f"{name}.safetensors")
     return [folder / f"{name}.safetensors" for name in kept]
@@ -48,7 +48,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shown(files):
-    with serving(NONE, given=opened(files)) as client:
+    with serving(NONE, given=open_traces(files)) as client:
         yield client
 
 
@@ -75,7 +75,7 @@ def test_traces_without_a_model(shown):
     assert [(k["queries"], k["keys"], k["rows"], k["columns"]) for t in traces for k in t["kinds"]] == [
         (8, 8, "source", "source"),
         (5, 7, "target", "source"),
-        (SHOWN + 1, SHOWN + 1, "source", "source"),
+        (MAX_TOKENS + 1, MAX_TOKENS + 1, "source", "source"),
     ]
 
 
@@ -170,9 +170,9 @@ def test_tokens(shown):
     }
     assert good(shown.get(f"{path}?from=9"), "Tokens")["tokens"] == []
     path = "/api/trace/long/tokens"
-    assert good(shown.get(path), "Tokens")["tokens"] == [str(i) for i in range(SHOWN)]
-    assert good(shown.get(f"{path}?from={SHOWN}"), "Tokens")["tokens"] == [str(SHOWN)]
-    assert "maximum per request is 4,096" in shown.get(f"{path}?from=0&to={SHOWN + 1}").error
+    assert good(shown.get(path), "Tokens")["tokens"] == [str(i) for i in range(MAX_TOKENS)]
+    assert good(shown.get(f"{path}?from={MAX_TOKENS}"), "Tokens")["tokens"] == [str(MAX_TOKENS)]
+    assert "maximum per request is 4,096" in shown.get(f"{path}?from=0&to={MAX_TOKENS + 1}").error
     assert shown.get(f"{path}?kind=cross").status == 422
 
 
@@ -197,7 +197,7 @@ def test_search(shown, text, matches):
 
 def test_searches_have_bounds(shown):
     found = good(shown.get("/api/trace/long/search?text=1"), "Found")
-    assert len(found["matches"]) == FOUND and found["more"]
+    assert len(found["matches"]) == MAX_MATCHES and found["more"]
     assert found["matches"][:4] == [1, 10, 11, 12]
     assert "nothing to search for" in shown.get("/api/trace/long/search?text=%20").error
     assert shown.get("/api/trace/long/search?text=" + "a" * 201).status == 422
@@ -231,8 +231,8 @@ def test_heads(client, folders, kind):
 
 def test_heads_of_a_long_text_are_measured_by_some_of_its_queries(shown):
     found = good(shown.get("/api/trace/long/heads"), "Heads")
-    assert (found["rows"], found["queries"]) == (LOOKED, SHOWN + 1)
-    right = random_trace(SHOWN + 1, 1, 4).distance(0).mean()
+    assert (found["rows"], found["queries"]) == (SAMPLED_QUERIES, MAX_TOKENS + 1)
+    right = random_trace(MAX_TOKENS + 1, 1, 4).distance(0).mean()
     assert abs(found["distance"][0][0] - right) < 0.05 * right
 
 
@@ -317,7 +317,7 @@ def test_gradients_where_they_were_recorded(tmp_path):
     with regard.record(model, gradients=True) as trace:
         model(torch.randn(1, 5, 16)).square().sum().backward()
     trace.save(tmp_path / "with.safetensors")
-    with serving(NONE, given=opened([tmp_path / "with.safetensors"])) as client:
+    with serving(NONE, given=open_traces([tmp_path / "with.safetensors"])) as client:
         row = good(client.get("/api/trace/with/row?head=1&query=2&measure=gradient"), "Row")
         np.testing.assert_allclose(row["values"], trace.gradient(0, 1, 2).detach(), rtol=1e-4, atol=1e-7)
         row = good(client.get("/api/trace/with/row?head=mean&query=2&measure=rollout"), "Row")

@@ -24,7 +24,7 @@ from regard.explorer.http._wire import (
     parameters,
     to_bytes,
     to_json,
-    unless_gone,
+    unless_disconnected,
 )
 from regard.explorer.http.limits import ServiceLimits
 from regard.explorer.http.metrics import ServiceMetrics
@@ -43,7 +43,7 @@ from regard.trace import wanted
 T = TypeVar("T")
 Handler = Callable[[Arguments], Awaitable[Response]]
 
-GONE = "this trace has expired: send the sentence again"
+EXPIRED = "this trace has expired: send the sentence again"
 RERUN = None  # the key of work that is not a batch of texts: calls, each for itself
 
 
@@ -71,7 +71,7 @@ def make(
                 if wanted_body is not None:
                     given = await body(request, limits, document=operation.document)
                     arguments |= check_value(given, wanted_body, where="body", known=described)
-                return await unless_gone(request, handler(arguments))
+                return await unless_disconnected(request, handler(arguments))
             except Exception as error:
                 return error_response(error)
 
@@ -231,7 +231,7 @@ class Service:
     async def tile(self, arguments: Arguments) -> Response:
         limit, key = self._limits.side, tuple(sorted(arguments.items()))
         tile = self._tiles.get(key)
-        if tile is None or self._kept(arguments["id"]) is None:
+        if tile is None or self._find(arguments["id"]) is None:
             tile = await self._view(arguments, lambda kept: kept.tile(**arguments, limit=limit))
             self._tiles.put(key, tile, tile.values.nbytes)
         height, width = tile.values.shape
@@ -246,9 +246,9 @@ class Service:
 
     async def _view(self, arguments: Arguments, read: Callable[[Answers], T], line: Queue | None = None) -> T:
         """Reads a trace in a line of its own, or where the model itself has to run, in the model's."""
-        kept = self._kept(arguments.pop("id"))
+        kept = self._find(arguments.pop("id"))
         if kept is None:
-            raise HTTPException(404, GONE)
+            raise HTTPException(404, EXPIRED)
         line, gone = line or self._views, threading.Event()
 
         def work() -> T:
@@ -261,7 +261,7 @@ class Service:
         finally:  # requests whose client disconnected, or whose time is up, are cancelled
             gone.set()
 
-    def _kept(self, id: str) -> Answers | None:
+    def _find(self, id: str) -> Answers | None:
         return self._given.get(id) or self._traces.get(id)
 
 

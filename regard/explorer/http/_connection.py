@@ -113,14 +113,14 @@ class Connection(asyncio.Protocol):
             mine.answered = True
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                self._done(mine)
+                self._finish(mine)
 
         try:
             await app(scope, hear, say)
         finally:
-            self._done(mine)
+            self._finish(mine)
 
-    def _done(self, request: _Request) -> None:
+    def _finish(self, request: _Request) -> None:
         if self._request is not request:
             return  # it was done before, and the next one may run
         self._request = None

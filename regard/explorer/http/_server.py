@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from regard.explorer import page
-from regard.explorer.files import opened
+from regard.explorer.files import open_traces
 from regard.explorer.http import _app
 from regard.explorer.http._connection import Connection, watch
 from regard.explorer.http.limits import ServiceLimits
@@ -55,7 +55,7 @@ def start(
                 f"WARNING: on {host} everyone who can reach this machine over the network can use the service; there "
                 "is no password and no encryption"
             )
-        given = opened(traces, device)
+        given = open_traces(traces, device)
         loaded = Models.load(models, device)
         files = page.files() if with_page else None
         made = _app.make(loaded, hosts=Hosts(host, allow_hosts), limits=limits, files=files, traces=given)
@@ -76,14 +76,14 @@ def listen(host: str, port: int | None) -> socket.socket:
     wanted = [port] if port is not None else [*range(PORT, PORT + TRIES), 0]
     for number in wanted:
         try:
-            return _bound(host, number)
+            return _bind(host, number)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port is not None:
                 raise ValueError(f"cannot listen on {host}, port {number}: {error.strerror or error}") from error
     raise AssertionError("port 0 is always free")
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
         0
     ]

@@ -69,10 +69,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-async def unless_gone(request: Request, answer: Awaitable[Response]) -> Response:
+async def unless_disconnected(request: Request, answer: Awaitable[Response]) -> Response:
     """The answer, given up as soon as the client hangs up."""
     work = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_hung_up(request))
+    gone = asyncio.ensure_future(_disconnect(request))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -84,7 +84,7 @@ async def unless_gone(request: Request, answer: Awaitable[Response]) -> Response
         await asyncio.gather(work, gone, return_exceptions=True)
 
 
-async def _hung_up(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -19,7 +19,7 @@ Arguments = dict[str, Any]  # of a request, checked against its schema
 
 CHECKED = {"type", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern", "items", "properties", "required"}
 CHECKED |= {"additionalProperties", "$ref", "anyOf"}
-TOLD = {"default", "description"}  # for readers
+ANNOTATIONS = {"default", "description"}  # for readers
 """What a schema may use; ``$ref`` names one of the ``known`` schemas, ``anyOf`` has one of them and null."""
 
 
