@@ -218,7 +218,7 @@ def _order(trace: Trace, opened: HeadChoice) -> Iterator[HeadChoice]:
 
 
 def _calls(trace: Trace, place: HeadChoice) -> list[Call]:
-    return trace._chosen(place.layer, place.kind, None)
+    return trace._choose(place.layer, place.kind, None)
 
 
 def _length(trace: Trace, place: HeadChoice, full: bool) -> int:

@@ -6,9 +6,9 @@ Nothing n × n is kept. Weights, scores, tiles and measures are recomputed from 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,16 +18,18 @@ from regard.attention.positions import Positions
 from regard.mask import Mask
 from regard.score import Dot, Score
 from regard.trace._call import Call, QuerySteps, TopK
+from regard.trace._kinds import by_kind
+from regard.trace._rollout import rollout
+from regard.trace._rows import RowIndex, Selection, Where, check_place, split_rows
 from regard.trace._tiles import pool_tile
-from regard.trace._towers import towers
 from regard.trace._unseen import SEEN, explain, find_unseen
 from regard.trace._walk import map_tensors
 
-KINDS = ("self", "decoder", "cross")
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 BORROWED = ("projection", "bias")  # the model's own parameters, not copies
 CACHES = ("past_key_values", "past_key_value", "cache")  # arguments that a call changes
-RowIndex = int | slice | range | Sequence[int] | Tensor | None
-CallWeights = tuple[Call, Tensor]
 
 
 class Trace:
@@ -38,6 +40,7 @@ class Trace:
     ``head`` None means all heads, one after the other in a first dim. ``rows`` picks queries: one (an int; its dim is
     dropped), some, or None for all. ``item`` is the batch item. ``call`` counts a layer's calls, the last by default;
     None joins the rows of all of them, as generation and recurrent decoders make them one by one.
+    ``where`` in a signature stands for the keywords ``item=0``, ``kind="self"`` and ``call=-1``.
 
     What comes back is on the CPU. Padding is shown as the model saw it: masked keys have weight 0.
     """
@@ -48,7 +51,7 @@ class Trace:
         self.run: tuple[tuple[object, ...], dict[str, object]] | None = None  # how the model was called last
         self.ran: dict[str, type[torch.nn.Module]] = {}  # modules that ran, by path
         self.texts: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
-        self._index: dict[str, dict[str, list[Call]]] | None = None
+        self._by_kind: dict[str, dict[str, list[Call]]] | None = None
 
     @classmethod
     def of(
@@ -112,7 +115,7 @@ class Trace:
     def add(self, call: Call) -> None:
         """Append a call, in order of execution."""
         self.recorded.append(call)
-        self._index = None
+        self._by_kind = None
 
     # --- what there is ---
 
@@ -131,7 +134,7 @@ class Trace:
 
     def shape(self, layer: int, *, kind: str = "self", call: int | None = -1) -> tuple[int, int, int, int]:
         """(batch, heads, queries, keys); of all calls together their rows, and the most keys."""
-        shapes = [c.shape for c in self._chosen(layer, kind, call)]
+        shapes = [c.shape for c in self._choose(layer, kind, call)]
         return shapes[0][0], shapes[0][1], sum(s[2] for s in shapes), max(s[3] for s in shapes)
 
     def score(self, layer: int, head: int | None = None, *, kind: str = "self") -> str:
@@ -169,42 +172,15 @@ class Trace:
 
     # --- rows ---
 
-    def weights(
-        self,
-        layer: int,
-        head: int | None = None,
-        rows: RowIndex = None,
-        *,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
-    ) -> Tensor:
+    def weights(self, layer: int, head: int | None = None, rows: RowIndex = None, **where: Unpack[Where]) -> Tensor:
         """softmax(E), before dropout, [(heads,) (rows,) keys]."""
-        return self._rows(Call.weights, 0.0, layer, head, rows, item, kind, call)
+        return self._select(layer, head, rows, **where).read(Call.weights)
 
-    def scores(
-        self,
-        layer: int,
-        head: int | None = None,
-        rows: RowIndex = None,
-        *,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
-    ) -> Tensor:
+    def scores(self, layer: int, head: int | None = None, rows: RowIndex = None, **where: Unpack[Where]) -> Tensor:
         """E, −inf where masked, [(heads,) (rows,) keys]."""
-        return self._rows(Call.scores, -torch.inf, layer, head, rows, item, kind, call)
+        return self._select(layer, head, rows, **where).read(Call.scores, empty=-torch.inf)
 
-    def norms(
-        self,
-        layer: int,
-        head: int | None = None,
-        rows: RowIndex = None,
-        *,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
-    ) -> Tensor:
+    def norms(self, layer: int, head: int | None = None, rows: RowIndex = None, **where: Unpack[Where]) -> Tensor:
         """‖α_ij f(x_j)‖, f(x) being the head's value vector through its part of the output projection.
 
         How much of what a query got came from a key (Kobayashi et al. 2020, https://arxiv.org/abs/2004.10102): a large
@@ -214,111 +190,57 @@ class Trace:
         def norms(c: Call, h: int, i: int, r: Tensor) -> Tensor:
             return c.weights(h, i, r) * c.value_norms(h, i, r)
 
-        return self._rows(norms, 0.0, layer, head, rows, item, kind, call)
+        return self._select(layer, head, rows, **where).read(norms)
 
-    def gradient(
-        self,
-        layer: int,
-        head: int | None = None,
-        rows: RowIndex = None,
-        *,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
-    ) -> Tensor:
+    def gradient(self, layer: int, head: int | None = None, rows: RowIndex = None, **where: Unpack[Where]) -> Tensor:
         """α_ij · ∂L/∂α_ij of the loss that ``backward`` was called on; needs ``record(model, gradients=True)``."""
 
-        def weighted(c: Call, h: int, i: int, r: Tensor) -> Tensor:
+        def product(c: Call, h: int, i: int, r: Tensor) -> Tensor:
             return c.weights(h, i, r) * c.weight_gradient(h, i, r)
 
-        return self._rows(weighted, 0.0, layer, head, rows, item, kind, call)
+        return self._select(layer, head, rows, **where).read(product)
 
-    def logsumexp(
-        self, layer: int, head: int | None = None, *, item: int = 0, kind: str = "self", call: int | None = -1
-    ) -> Tensor:
+    def logsumexp(self, layer: int, head: int | None = None, **where: Unpack[Where]) -> Tensor:
         """log Σ_j exp E_ij, [(heads,) queries]."""
-        return self._numbers(Call.logsumexp, layer, head, None, item, kind, call)
+        return self._select(layer, head, None, **where).numbers(Call.logsumexp)
 
     # --- a number per query ---
 
-    def entropy(
-        self,
-        layer: int,
-        head: int | None = None,
-        rows: RowIndex = None,
-        *,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
-    ) -> Tensor:
+    def entropy(self, layer: int, head: int | None = None, rows: RowIndex = None, **where: Unpack[Where]) -> Tensor:
         """−Σ_j α_ij ln α_ij in nats, [(heads,) rows]: 0 is all on one key, ln n is uniform over n keys."""
-        return self._measured(lambda w, c, i, r: -torch.xlogy(w, w).sum(-1), layer, head, rows, item, kind, call)
+        return self._select(layer, head, rows, **where).measure(lambda w, c, i, r: -torch.xlogy(w, w).sum(-1))
 
-    def distance(
-        self,
-        layer: int,
-        head: int | None = None,
-        rows: RowIndex = None,
-        *,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
-    ) -> Tensor:
+    def distance(self, layer: int, head: int | None = None, rows: RowIndex = None, **where: Unpack[Where]) -> Tensor:
         """Σ_j α_ij |i − j|, [(heads,) rows]: how far a query looks on average."""
 
         def far(w: Tensor, c: Call, i: int, r: Tensor) -> Tensor:
             return (w * c.distances(i, r).to(w.device)).sum(-1)
 
-        return self._measured(far, layer, head, rows, item, kind, call)
+        return self._select(layer, head, rows, **where).measure(far)
 
     def sink(
-        self,
-        layer: int,
-        head: int | None = None,
-        rows: RowIndex = None,
-        *,
-        first: int = 1,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
+        self, layer: int, head: int | None = None, rows: RowIndex = None, *, first: int = 1, **where: Unpack[Where]
     ) -> Tensor:
         """The weight that goes to the ``first`` keys, [(heads,) rows]."""
-        return self._measured(lambda w, c, i, r: w[:, :first].sum(-1), layer, head, rows, item, kind, call)
+        return self._select(layer, head, rows, **where).measure(lambda w, c, i, r: w[:, :first].sum(-1))
 
     # --- one query ---
 
     def steps(
-        self,
-        layer: int,
-        head: int,
-        query: int,
-        *,
-        score: Score | None = None,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
+        self, layer: int, head: int, query: int, *, score: Score | None = None, **where: Unpack[Where]
     ) -> QuerySteps:
         """How one head of one query came to its context.
 
         ``score``, another one, shows what it would make of the same queries and keys: not what the model did.
         """
-        ((one, row),) = self._pieces(layer, kind, call, query)
-        self._check(one, head, item)
-        return one.steps(head, item, int(row), score)
+        chosen = self._select(layer, head, query, **where)
+        ((call, row),) = chosen.pieces
+        check_place(call, head, chosen.item)
+        return call.steps(head, chosen.item, int(row), score)
 
-    def topk(
-        self,
-        layer: int,
-        head: int,
-        query: int,
-        k: int = 5,
-        *,
-        item: int = 0,
-        kind: str = "self",
-        call: int | None = -1,
-    ) -> TopK:
+    def topk(self, layer: int, head: int, query: int, k: int = 5, **where: Unpack[Where]) -> TopK:
         """The ``k`` keys with the largest weights, and the weight of the rest."""
-        weights = self.weights(layer, head, query, item=item, kind=kind, call=call)
+        weights = self.weights(layer, head, query, **where)
         values, keys = weights.topk(min(k, len(weights)))
         return TopK(values, keys, max(float(weights.sum() - values.sum()), 0.0))
 
@@ -328,27 +250,8 @@ class Trace:
         Attention rollout (Abnar & Zuidema 2020, https://arxiv.org/abs/2005.00928): heads are averaged, half of every
         layer is taken to be the residual connection, and layers are multiplied; a row at a time, in O(n) memory.
         """
-        layers = list(self._of_kind(kind))
-        last = range(len(layers))[layer]
-        mix: Tensor | None = None
-        for depth in range(last, -1, -1):
-            one = self._chosen(depth, kind, call)[0]
-            _, heads, queries, keys = one.shape
-            if queries != keys:
-                raise ValueError(f"rollout needs layers with as many queries as keys; {one.name} has {queries}, {keys}")
-            if mix is None:
-                self._check(one, 0, item)
-                mix = torch.zeros(queries, dtype=one.problems[0].compute_dtype, device=one.problems[0].device)
-                mix[range(queries)[row]] = 1.0
-            through, seen = torch.zeros_like(mix), torch.zeros_like(mix)
-            rows = mix.nonzero()[:, 0]
-            for head in range(heads):
-                for some, w in one.weight_blocks(head, item, rows):
-                    through += mix[some] @ w / heads
-                    seen[some] += w.sum(-1) / heads
-            mix = 0.5 * (mix + through) + 0.5 * mix * (1 - seen)  # a row that sees nothing stays what it is
-        assert mix is not None
-        return mix.cpu()
+        last = range(len(self._of_kind(kind)))[layer]
+        return rollout([self._choose(depth, kind, call)[0] for depth in range(last + 1)], row, item)
 
     # --- parts of a matrix too large to look at ---
 
@@ -372,16 +275,16 @@ class Trace:
         that allows; without a size every pair has its own cell. With ``samples`` only so many rows of each cell are
         computed, evenly spread: the maximum is then that of these rows, the sum an estimate. All columns are read.
         """
+        calls = self._choose(layer, kind, call)
         _, heads, queries, keys = self.shape(layer, kind=kind, call=call)
         several = list(range(heads)) if head == "mean" else [head]
-        one = self._chosen(layer, kind, call)[0]
         for h in several:
-            self._check(one, h, item)
-        p = one.problems[0]
+            check_place(calls[0], h, item)
+        p = calls[0].problems[0]
         like = torch.zeros((), dtype=p.compute_dtype, device=p.device).expand(queries, keys)
 
         def read(some: Tensor, columns: slice) -> Iterator[Tensor]:
-            for c, few in self._pieces(layer, kind, call, some):
+            for c, few in split_rows(calls, some):
                 yield c.mean_weights(several, item, few, columns)
 
         return pool_tile(read, like, rows, cols, size, pool, samples).cpu()
@@ -414,7 +317,7 @@ class Trace:
             kind, layer = place
             call = self._calls(layer, kind)[-1]
             for head in some:
-                self._check(call, head, 0)
+                check_place(call, head, 0)
             named.setdefault(call.name, []).extend(some)
         args, kwargs = self.run
         if any(kwargs.get(name) is not None for name in CACHES):
@@ -455,18 +358,9 @@ class Trace:
     # --- finding calls ---
 
     def _layers(self) -> dict[str, dict[str, list[Call]]]:
-        if self._index is None:
-            crossed = any(c.kind == "cross" for c in self.recorded)
-            index: dict[str, dict[str, list[Call]]] = {kind: {} for kind in KINDS}
-            for c in self.recorded:
-                inside = crossed and c.kind == "self" and "decoder" in c.name
-                index["decoder" if inside else c.kind].setdefault(c.name, []).append(c)
-            self._index = {}
-            for kind, layers in index.items():
-                of = towers(layers)
-                for name, calls in layers.items():
-                    self._index.setdefault(f"{of[name]} {kind}" if name in of else kind, {})[name] = calls
-        return self._index
+        if self._by_kind is None:
+            self._by_kind = by_kind(self.recorded)
+        return self._by_kind
 
     def _of_kind(self, kind: str) -> dict[str, list[Call]]:
         layers = self._layers()
@@ -481,7 +375,7 @@ class Trace:
             raise ValueError(f"layer: there are {len(layers)} of kind {kind!r}, from 0; got {layer}")
         return layers[layer]
 
-    def _chosen(self, layer: int, kind: str, call: int | None) -> list[Call]:
+    def _choose(self, layer: int, kind: str, call: int | None) -> list[Call]:
         calls = self._calls(layer, kind)
         if call is None:
             return calls
@@ -489,113 +383,14 @@ class Trace:
             raise ValueError(f"call: layer {layer} of kind {kind!r} was called {len(calls)} times, got {call}")
         return [calls[call]]
 
-    @staticmethod
-    def _check(call: Call, head: int, item: int) -> None:
-        batch, heads, _, _ = call.shape
-        if not 0 <= head < heads:
-            raise ValueError(f"head: there are {heads}, from 0; got {head}")
-        if not 0 <= item < batch:
-            raise ValueError(f"item: the batch has {batch}, from 0; got {item}")
-
-    def _pieces(self, layer: int, kind: str, call: int | None, rows: RowIndex) -> list[CallWeights]:
-        """The rows asked for, by the calls that have them; neighbouring rows of one call stay together."""
-        chosen = self._chosen(layer, kind, call)
-        counts = [c.shape[2] for c in chosen]
-        index = _row_index(rows, sum(counts))
-        if len(chosen) == 1:
-            return [(chosen[0], index.to(chosen[0].problems[0].device))]
-        ends = torch.tensor(counts).cumsum(0)
-        pieces: list[tuple[int, list[int]]] = []
-        for row in index.tolist():
-            at = int((ends <= row).sum())
-            local = row - (int(ends[at - 1]) if at else 0)
-            if pieces and pieces[-1][0] == at:
-                pieces[-1][1].append(local)
-            else:
-                pieces.append((at, [local]))
-        return [(chosen[at], torch.tensor(some, device=chosen[at].problems[0].device)) for at, some in pieces]
-
-    def _rows(
+    def _select(
         self,
-        f: Callable[[Call, int, int, Tensor], Tensor],
-        empty: float,
         layer: int,
         head: int | None,
         rows: RowIndex,
-        item: int,
-        kind: str,
-        call: int | None,
-    ) -> Tensor:
-        pieces = self._pieces(layer, kind, call, rows)
-        keys = self.shape(layer, kind=kind, call=call)[3]
-
-        def of(head: int) -> Tensor:
-            parts = [torch.zeros(0, keys)]
-            for c, some in pieces:
-                self._check(c, head, item)
-                part = f(c, head, item, some).cpu()
-                parts.append(torch.nn.functional.pad(part, (0, keys - part.shape[1]), value=empty))
-            return _whole(parts, isinstance(rows, int))
-
-        return self._heads(of, layer, head, kind)
-
-    def _numbers(
-        self,
-        f: Callable[[Call, int, int, Tensor], Tensor],
-        layer: int,
-        head: int | None,
-        rows: RowIndex,
-        item: int,
-        kind: str,
-        call: int | None,
-    ) -> Tensor:
-        pieces = self._pieces(layer, kind, call, rows)
-
-        def of(head: int) -> Tensor:
-            for c, _ in pieces:
-                self._check(c, head, item)
-            return torch.cat([f(c, head, item, some).cpu() for c, some in pieces])
-
-        return self._heads(of, layer, head, kind)
-
-    def _measured(
-        self,
-        measure: Callable[[Tensor, Call, int, Tensor], Tensor],
-        layer: int,
-        head: int | None,
-        rows: RowIndex,
-        item: int,
-        kind: str,
-        call: int | None,
-    ) -> Tensor:
-        def of(c: Call, h: int, i: int, rows: Tensor) -> Tensor:
-            return torch.cat([measure(w, c, i, some) for some, w in c.weight_blocks(h, i, rows)])
-
-        return self._numbers(of, layer, head, rows, item, kind, call)
-
-    def _heads(self, of: Callable[[int], Tensor], layer: int, head: int | None, kind: str) -> Tensor:
-        if head is not None:
-            return of(head)
-        return torch.stack([of(h) for h in range(self.shape(layer, kind=kind)[1])])
-
-
-def _whole(parts: Iterable[Tensor], single: bool) -> Tensor:
-    parts = list(parts)
-    whole = torch.cat([part.to(parts[-1].dtype) for part in parts])
-    return whole[0] if single else whole
-
-
-def _row_index(rows: RowIndex, count: int) -> Tensor:
-    """Indices of rows, from what people write."""
-    if rows is None:
-        return torch.arange(count)
-    if isinstance(rows, slice):
-        return torch.arange(count)[rows]
-    if isinstance(rows, (bool, float, str)):
-        raise TypeError(f"rows: expected a number, several, or None for all; got {rows!r}")
-    index = torch.as_tensor([rows] if isinstance(rows, int) else list(rows) if isinstance(rows, range) else rows).cpu()
-    if index.is_floating_point() or index.dtype == torch.bool or index.ndim != 1:
-        raise TypeError(f"rows: expected whole numbers, got {index.dtype} of shape {list(index.shape)}")
-    if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
-        raise ValueError(f"rows: there are {count} queries, from 0; got {int(index.min())}…{int(index.max())}")
-    return index.long() % max(count, 1)
+        *,
+        item: int = 0,
+        kind: str = "self",
+        call: int | None = -1,
+    ) -> Selection:
+        return Selection.of(self._choose(layer, kind, call), head, rows, item)
