@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, overload
+from typing import Literal, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -132,24 +132,38 @@ def attend(
     tensor([[[0.7311, 0.2689],
              [0.2689, 0.7311]]])
     """
-    if are_nested(q, k, v):
-        options: dict[str, Any] = {
-            "score": score,
-            "offset": offset,
-            "positions": positions,
-            "dropout": dropout,
-            "seed": seed,
-        }
-        options |= {"sink": sink, "return_logsumexp": return_logsumexp, "backend": backend}
-        return _attend_nested(q, k, v, mask, options)
+    packed = pack(q, k, v, mask, _NESTED) if are_nested(q, k, v) else None
+    if packed is not None:
+        (q, k, v), mask = packed.values, packed.mask
+    out, lse = _attend(q, k, v, score, mask, offset, positions, dropout, seed, sink, return_logsumexp, backend)
+    if packed is not None:
+        out, lse = packed.nest(out), None if lse is None else packed.nest(lse)
+    return out if lse is None else (out, lse)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor | Keys,
+    v: Tensor,
+    score: Score,
+    mask: Mask | Tensor | None,
+    offset: int | Tensor,
+    positions: Positions | None,
+    dropout: float,
+    seed: int | Tensor | None,
+    sink: float | Tensor | None,
+    need_logsumexp: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor | None]:
+    """``attend`` for dense tensors: the context, and the logsumexp if asked for."""
     observer = None if torch.compiler.is_compiling() else OBSERVER.get()
     out, call = None, None
-    if backend == "auto" and sink is None and not return_logsumexp and type(dropout) in (float, int) and not dropout:
+    if backend == "auto" and sink is None and not need_logsumexp and type(dropout) in (float, int) and not dropout:
         out = None if positions is not None else _plain_dot(q, k, v, score, mask, offset)
         if out is not None and observer is None:
-            return out
+            return out, None
     if out is None or observer is not None:
-        call = lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend, positions)
+        call = lower(q, k, v, score, mask, offset, positions, dropout, seed, sink, need_logsumexp, backend)
     results: list[tuple[Tensor, Tensor | None]] = []
     if out is None:
         assert call is not None
@@ -157,8 +171,8 @@ def attend(
         out = _join([out for out, _ in results], call.batch)
     if observer is not None and call is not None:
         out = observer(Observation(q, k, v, score, call.problems, call.batch), out)
-    if not return_logsumexp:
-        return out
+    if not need_logsumexp:
+        return out, None
     assert call is not None
     return out, _join([lse for _, lse in results if lse is not None], call.batch)
 
@@ -184,8 +198,7 @@ def steps(
     >>> round(s.similarity.item(), 4), round(s.scaled.item(), 4), s.weights.item()
     (0.1, 0.0707, 1.0)
     """
-    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference", positions)
-    return _steps(call, rows)
+    return _steps(lower(q, k, v, score, mask, offset, positions, sink=sink, backend="reference"), rows)
 
 
 def attend_densely(
@@ -202,12 +215,12 @@ def attend_densely(
 
     The numbers are those of :func:`steps`; but this call is part of the model, so :func:`regard.record` sees it.
     """
-    call = lower(q, k, v, score, mask, offset, 0.0, None, None, True, "reference", positions)
-    shown = _steps(call, None)
+    call = lower(q, k, v, score, mask, offset, positions, need_logsumexp=True, backend="reference")
+    dense = _steps(call, None)
     observer = None if torch.compiler.is_compiling() else OBSERVER.get()
     if observer is None:
-        return shown
-    return replace(shown, context=observer(Observation(q, k, v, score, call.problems, call.batch), shown.context))
+        return dense
+    return replace(dense, context=observer(Observation(q, k, v, score, call.problems, call.batch), dense.context))
 
 
 def log_weights(
@@ -226,12 +239,12 @@ def log_weights(
 
     ``head`` counts query heads from 0. The other heads are not computed.
     """
-    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, False, "reference", positions)
+    call = lower(q, k, v, score, mask, offset, positions, sink=sink, backend="reference")
     of = [p for p in call.problems if p.first_head <= head < p.first_head + p.heads]
     if not of:
         raise ValueError(f"head: expected one of {q.shape[-3]}, counted from 0, got {head}")
-    found = reference.log_weights(one_head(of[0], head - of[0].first_head))[:, 0]
-    return found.view(*call.batch, *found.shape[-2:])
+    weights = reference.log_weights(one_head(of[0], head - of[0].first_head))[:, 0]
+    return weights.view(*call.batch, *weights.shape[-2:])
 
 
 def plan(
@@ -253,7 +266,7 @@ def plan(
     if are_nested(q, k, v):
         packed = pack(q, k, v, mask, _NESTED)
         (q, k, v), mask = packed.values, packed.mask
-    return Plan(lower(q, k, v, score, mask, offset, dropout, seed, sink, return_logsumexp, backend, positions).choices)
+    return Plan(lower(q, k, v, score, mask, offset, positions, dropout, seed, sink, return_logsumexp, backend).choices)
 
 
 def _steps(call: Lowering, rows: Tensor | None) -> Steps:
@@ -275,7 +288,7 @@ def observation_of(
     sink: float | Tensor | None = None,
 ) -> Observation:
     """The call as an observer would see it, without running it."""
-    call = lower(q, k, v, score, mask, offset, 0.0, None, sink, True, "reference", positions)
+    call = lower(q, k, v, score, mask, offset, positions, sink=sink, need_logsumexp=True, backend="reference")
     return Observation(q, k, v, score, call.problems, call.batch)
 
 
@@ -298,16 +311,6 @@ def select_rows(p: Problem, rows: Tensor) -> Problem:
     return replace(
         p, terms=replace(p.terms, terms=tuple(terms)), rows=rows, queries=len(rows), bad_rows=pick(p.bad_rows)
     )
-
-
-def _attend_nested(
-    q: Tensor, k: Tensor | Keys, v: Tensor, mask: Mask | Tensor | None, options: dict[str, Any]
-) -> Tensor | tuple[Tensor, Tensor]:
-    packed = pack(q, k, v, mask, _NESTED)
-    results = attend(*packed.values, mask=packed.mask, **options)
-    if isinstance(results, Tensor):
-        return packed.nest(results)
-    return packed.nest(results[0]), packed.nest(results[1])
 
 
 def _plain_dot(

@@ -55,12 +55,12 @@ def lower(
     score: Score,
     mask: Mask | Tensor | None,
     offset: int | Tensor,
-    dropout: float,
-    seed: int | Tensor | None,
-    sink: float | Tensor | None,
-    need_logsumexp: bool,
-    backend: str,
-    positions: Positions | None = None,
+    positions: Positions | None,
+    dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+    sink: float | Tensor | None = None,
+    need_logsumexp: bool = False,
+    backend: str = "auto",
 ) -> Lowering:
     """Turn arguments into problems, or raise before any work is done."""
     if backend not in BACKENDS:

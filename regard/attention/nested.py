@@ -20,7 +20,7 @@ from regard.mask.dense import as_mask
 class Pack:
     """Nested tensors as one batch item: their values with a batch dim of 1, and the mask that separates sequences."""
 
-    values: tuple[Tensor, ...]
+    values: tuple[Tensor, Tensor, Tensor]
     mask: Mask
     offsets: Tensor  # of the queries and of the result
     dim: int  # the ragged dim
@@ -39,15 +39,15 @@ def pack(queries: Any, keys: Any, values: Any, mask: Mask | Tensor | None, layou
     dim = layout.split(", ").index("*")
     for name, x in (("query", queries), ("key", keys), ("value", values)):
         _check(name, x, layout, dim)
-    if not _alike(keys, values, dim):
+    if not _same_lengths(keys, values, dim):
         raise ValueError("nested keys and values must have the same lengths, sequence by sequence")
     if len(queries) != len(keys):
         raise ValueError(
             f"nested queries and keys must have the same number of sequences, got {len(queries)} and {len(keys)}"
         )
-    key_offsets = None if _alike(queries, keys, dim) else keys.offsets()
-    documents = Documents.known(queries.offsets(), key_offsets)
-    packed = tuple(x.values()[None] for x in (queries, keys, values))
+    key_offsets = None if _same_lengths(queries, keys, dim) else keys.offsets()
+    documents = Documents.from_valid(queries.offsets(), key_offsets)
+    packed = queries.values()[None], keys.values()[None], values.values()[None]
     return Pack(packed, documents if mask is None else documents & _by_distance(mask), queries.offsets(), dim)
 
 
@@ -66,7 +66,7 @@ def _check(name: str, x: Any, layout: str, dim: int) -> None:
         )
 
 
-def _alike(a: Any, b: Any, dim: int) -> bool:
+def _same_lengths(a: Any, b: Any, dim: int) -> bool:
     """Do a and b have the same lengths? Tensors derived from one another share a symbol; others are compared."""
     if a is b or a.size(dim) == b.size(dim):
         return True

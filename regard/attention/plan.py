@@ -13,7 +13,7 @@ from regard.kernels import _autocast, blockwise, cpu_additive, flex, reference, 
 from regard.kernels.gpu import additive as triton_additive
 from regard.kernels.gpu import offset as triton_offset
 from regard.mask import Dense, Mask
-from regard.mask.own import unknown
+from regard.mask.own import custom_part
 from regard.score.terms import (
     DTYPES,
     BiasTerm,
@@ -109,7 +109,7 @@ def _refuses(name: str, problem: Problem) -> str | None:
         return "torch.jit.trace would keep the sizes of this call in the program"
     if problem.terms.formulas and name not in FORMULAS:
         return f"{problem.terms.formulas[0].name} only has a dense formula"
-    if name not in VISIBLE and (mask := unknown(problem.mask)) is not None:
+    if name not in VISIBLE and (mask := custom_part(problem.mask)) is not None:
         return f"the mask {mask} only has `visible`"
     return KERNELS[name].refuses(problem)
 
@@ -157,8 +157,8 @@ def _simplify(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
         if full:
             notes += (f"{mask} hides nothing here",)
             mask = None
-    if (name := unknown(mask)) is not None:
-        mask, note = _known(replace(problem, mask=mask), name)
+    if (name := custom_part(mask)) is not None:
+        mask, note = _to_dense(replace(problem, mask=mask), name)
         notes += (note,)
     offset, key_positions = problem.offset, problem.key_positions
     if (isinstance(offset, Tensor) or key_positions is not None) and not _reads_positions(terms, mask):
@@ -175,7 +175,7 @@ def _reads_positions(terms: Terms, mask: Mask | None) -> bool:
     return not placeless or terms.values is not None or (mask is not None and mask.reads_positions)
 
 
-def _known(p: Problem, name: str) -> tuple[Mask, str]:
+def _to_dense(p: Problem, name: str) -> tuple[Mask, str]:
     """A custom mask as a Dense one, which every kernel accepts, if it is small enough; with a note of the cost."""
     assert p.mask is not None
     rows, positions, cols = p.row_index(), p.positions(), torch.arange(p.keys, device=p.device)

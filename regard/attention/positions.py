@@ -47,19 +47,21 @@ def places_of(
         return Places(start[:, None] if isinstance(start, Tensor) else start, None, start)
     if isinstance(offset, Tensor) or offset != 0:
         what = "positions=" if packed is None else "Documents.packed"
-        raise ValueError(f"{what} sets the positions of queries, and so does offset={_told(offset)}; give one of them")
+        raise ValueError(
+            f"{what} sets the positions of queries, and so does offset={_describe(offset)}; give one of them"
+        )
     if packed is None:
         assert positions is not None
-        return _given(positions, shape)
+        return _explicit_places(positions, shape)
     if positions is not None:
         raise ValueError(
             "Documents.packed restarts positions in each document, and positions= was also given; use Documents(ids) "
             "with positions="
         )
-    return _packed(packed, shape, lowered)
+    return _packed_places(packed, shape, lowered)
 
 
-def _packed(packed: Packed, shape: Shape, lowered: bool) -> Places:
+def _packed_places(packed: Packed, shape: Shape, lowered: bool) -> Places:
     laid = packed.lay_out(shape.queries, shape.keys, shape.device)
     queries, keys = (torch.arange(n, device=shape.device) for n in (shape.queries, shape.keys))
     offset: int | Tensor = 0 if packed.aligned else (laid.among_keys - queries)[None]
@@ -69,7 +71,7 @@ def _packed(packed: Packed, shape: Shape, lowered: bool) -> Places:
     return Places(offset, None, *starts, packed, laid)
 
 
-def _given(positions: Positions, shape: Shape) -> Places:
+def _explicit_places(positions: Positions, shape: Shape) -> Places:
     if isinstance(positions, Tensor):
         if shape.queries != shape.keys:
             raise ValueError(
@@ -83,14 +85,14 @@ def _given(positions: Positions, shape: Shape) -> Places:
     if len(positions) != 2:
         raise ValueError(f"{expected}, got {len(positions)} parts")
     queries, keys = (
-        None if x is None else _checked(side, x, shape, length)
+        None if x is None else _check(side, x, shape, length)
         for side, x, length in zip(("queries", "keys"), positions, (shape.queries, shape.keys), strict=True)
     )
     start_q, start_k = (0 if x is None else x - torch.arange(x.shape[1], device=x.device) for x in (queries, keys))
     return Places(start_q, keys, start_q, start_k)
 
 
-def _checked(side: str, x: Tensor, shape: Shape, length: int) -> Tensor:
+def _check(side: str, x: Tensor, shape: Shape, length: int) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(f"positions of {side} must be a tensor of whole numbers, got {type(x).__name__}")
     if x.is_floating_point() or x.dtype == torch.bool:
@@ -99,5 +101,5 @@ def _checked(side: str, x: Tensor, shape: Shape, length: int) -> Tensor:
     return per_position(name, "number", x.long(), shape, length)
 
 
-def _told(offset: int | Tensor) -> str:
+def _describe(offset: int | Tensor) -> str:
     return f"a tensor of shape {list(offset.shape)}" if isinstance(offset, Tensor) else str(offset)

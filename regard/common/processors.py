@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 WORTH = 2**28  # multiply-adds of a step per thread
 SPINS = "1000"  # spins before a thread sleeps: some microseconds; libgomp's default of 300,000 takes milliseconds
@@ -66,16 +65,16 @@ def quota(root: Path = Path("/")) -> float:
             continue
         place = top / "cpu" if controllers else top  # version 1 has a tree for each controller
         # Inside a container the path may be the host's: then only the top folder exists.
-        folders = [place, *(place.joinpath(*parts) for parts in _beginnings(Path(path).parts[1:]))]
-        found += [_granted(folder) for folder in folders]
+        folders = [place, *(place.joinpath(*parts) for parts in _prefixes(Path(path).parts[1:]))]
+        found += [_quota_of(folder) for folder in folders]
     return min(found)
 
 
-def _beginnings(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _prefixes(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [parts[: n + 1] for n in range(len(parts))]
 
 
-def _granted(folder: Path) -> float:
+def _quota_of(folder: Path) -> float:
     """The quota of one group: "max 100000", or microseconds per period in microseconds."""
     try:
         if (folder / "cpu.max").exists():
@@ -99,14 +98,14 @@ def limit() -> None:
         os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=SPINS)
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     """Limit a forked child to one thread: it has none of PyTorch's threads and would wait for them forever."""
     global _lock, _inside
     _lock, _inside = threading.Lock(), 0
-    torch: Any = sys.modules.get("torch")
-    if hasattr(torch, "set_num_threads"):
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "set_num_threads"):
         torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_after_fork)

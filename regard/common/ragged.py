@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Integers = NDArray[Any]
 
@@ -23,7 +23,7 @@ class Ragged(NamedTuple):
     offsets: Integers
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: Any = np.uint32) -> Ragged:
+    def of(cls, rows: Sequence[Sequence[int]], dtype: DTypeLike = np.uint32) -> Ragged:
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return cls(np.array([x for row in rows for x in row], dtype), offsets)

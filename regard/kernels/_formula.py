@@ -44,7 +44,7 @@ def captured_tensors(term: FormulaTerm) -> tuple[Tensor, ...]:
     if term.captured is not None:
         return term.captured
     assert term.k is not None
-    at = _first_asked(term)
+    at = _first_query(term)
     q, k = term.q.detach()[:, :, at : at + 1], term.k.detach()
     with torch.enable_grad(), _Watch({}, (q, k)) as watch:
         rows(replace(term, q=q, k=k, first=at))
@@ -75,8 +75,8 @@ def _evaluate(term: FormulaTerm, some: slice) -> Tensor:
             e = _by_run(term, q, first)
         else:
             row, column = (None, 0) if term.starts is None else term.starts
-            told = () if row is None else (_shifted(row, q, first), column)
-            e = _ask(term, q, term.k, _shifted(term.offset, q, first), *told)
+            starts = () if row is None else (_shift(row, q, first), column)
+            e = _call(term, q, term.k, _shift(term.offset, q, first), *starts)
     e = e if term.item is None else e[term.item : term.item + 1]
     e = e if term.head is None else e[:, term.head : term.head + 1]
     return e if term.columns is None else e[..., term.columns]
@@ -86,7 +86,7 @@ def _per_query(offset: int | Tensor) -> bool:
     return isinstance(offset, Tensor) and offset.ndim > 1
 
 
-def _shifted(offset: int | Tensor, q: Tensor, first: int) -> int | Tensor:
+def _shift(offset: int | Tensor, q: Tensor, first: int) -> int | Tensor:
     """The offset of a part of the queries that begins at ``first``: per call, per item, or per query, as it was."""
     if isinstance(offset, Tensor) and offset.ndim > 1 and offset.shape[1] > 1:
         offset = offset[:, first : first + q.shape[2]]
@@ -94,10 +94,10 @@ def _shifted(offset: int | Tensor, q: Tensor, first: int) -> int | Tensor:
     return shifted
 
 
-def _ask(term: FormulaTerm, q: Tensor, k: Tensor | None, offset: int | Tensor, *told: int | Tensor) -> Tensor:
+def _call(term: FormulaTerm, q: Tensor, k: Tensor | None, offset: int | Tensor, *starts: int | Tensor) -> Tensor:
     """E of some queries, the first at position ``offset``, and keys from position 0; or at the positions ``starts``."""
     assert k is not None
-    e = term.formula(q, k, offset, *told)
+    e = term.formula(q, k, offset, *starts)
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     if not isinstance(e, Tensor) or not e.is_floating_point():
         got = e.dtype if isinstance(e, Tensor) else type(e).__name__
@@ -122,7 +122,7 @@ def _by_document(term: FormulaTerm, q: Tensor, first: int) -> Tensor:
         e = q.new_zeros(*q.shape[:2], stop - start, 0)
         if count:
             offset = count - (queries.stop - start)
-            e = _ask(term, q[:, :, start - first : stop - first], term.k[:, :, keys], offset)
+            e = _call(term, q[:, :, start - first : stop - first], term.k[:, :, keys], offset)
         parts.append(F.pad(e, (keys.start, term.k.shape[2] - keys.stop)))
     return torch.cat(parts, 2)
 
@@ -138,7 +138,7 @@ def _by_run(term: FormulaTerm, q: Tensor, first: int) -> Tensor:
     for start, stop in pairwise([0, *breaks.tolist(), q.shape[2]] if q.shape[2] else []):
         position = offset[:, start] + first + start
         at = position if len(position) > 1 else int(position)
-        parts.append(_ask(term, q[:, :, start:stop], term.k, at))
+        parts.append(_call(term, q[:, :, start:stop], term.k, at))
     return torch.cat(parts, 2)
 
 
@@ -150,7 +150,7 @@ def _documents(term: FormulaTerm) -> list[tuple[slice, slice]]:
     return found
 
 
-def _first_asked(term: FormulaTerm) -> int:
+def _first_query(term: FormulaTerm) -> int:
     """The index of the first query with a key in its document: the first for which the formula is called."""
     if term.packed is None:
         return 0
@@ -186,7 +186,7 @@ class _Watch(TorchFunctionMode):
         self.found: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(Tensor, self._seen, (args, kwargs or {}))
+        args, kwargs = tree_map_only(Tensor, self._substitute, (args, kwargs or {}))
         out = func(*args, **kwargs)
         for x in tree_iter(out):
             if isinstance(x, Tensor) and id(x) not in self.known:
@@ -194,7 +194,7 @@ class _Watch(TorchFunctionMode):
                 self.made.append(x)  # keep it alive, so that no other tensor gets its id
         return out
 
-    def _seen(self, x: Tensor) -> Tensor:
+    def _substitute(self, x: Tensor) -> Tensor:
         if id(x) in self.others:
             return self.others[id(x)]
         if id(x) not in self.known and x.requires_grad:

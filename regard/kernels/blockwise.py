@@ -173,7 +173,7 @@ class _TileRun:
         if p.mask is not None and p.queries and p.keys:
             empty, full = p.mask.tiles(Grid(self.index, self.positions, p.keys, blocks.q, blocks.k))
             n_q, n_k = -(-p.queries // blocks.q), -(-p.keys // blocks.k)
-            verdict = [x.expand(p.batch, -1, n_q, n_k).all(1).cpu() for x in (empty, full)]
+            verdict = [torch.as_tensor(x).expand(p.batch, -1, n_q, n_k).all(1).cpu() for x in (empty, full)]
         every_head = blocks.heads == 0 or blocks.heads >= p.kv_heads
         for items in _slices(p.batch, blocks.batch if every_head else 1):
             skip, sure = ([], []) if verdict is None else (x[items].all(0).tolist() for x in verdict)
@@ -379,7 +379,7 @@ class _TileRun:
 
     # --- forward ---
 
-    def kept(self, tile: BlockTile) -> Tensor | None:
+    def dropout_factor(self, tile: BlockTile) -> Tensor | None:
         """1/(1 − p) where dropout keeps a pair, else 0."""
         p = self.p
         if p.dropout == 0:
@@ -408,7 +408,7 @@ class _TileRun:
             weights = _exp_(e.sub_(safe[..., None]))
             shrink = torch.exp(top - safe)
             total = total * shrink + weights.sum(-1)
-            keep = self.kept(tile)
+            keep = self.dropout_factor(tile)
             weights = weights if keep is None else weights.mul_(keep)
             _rows(context.mul_(shrink[..., None])).baddbmm_(_rows(weights), self.keys(p.v, tile))
             if distance is not None:
@@ -496,7 +496,7 @@ class _Gradient:
         for tile in tiles:
             e, capped = run.scores(tile)
             weights = _exp_(e.sub_(safe[..., None]))
-            keep = run.kept(tile)
+            keep = run.dropout_factor(tile)
             dropped = weights if keep is None else weights * keep
             grad_e = run.room("gradient", run.shape(tile))
             torch.bmm(grad_rows, run.keys(p.v, tile).mT, out=_rows(grad_e))

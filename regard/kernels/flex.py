@@ -45,7 +45,7 @@ def refuses(problem: Problem) -> str | None:
             return f"{term.name} is not a dot product edited by a function"
     elif not isinstance(term, DotTerm) or not _has_function(p.mask):
         return "neither the score nor the mask has a function to compile"
-    if (unknown := _unknown(p.mask)) is not None:
+    if (unknown := _unsupported(p.mask)) is not None:
         return f"the mask {unknown} is not a function of (b, h, i, j)"
     if p.dropout > 0:
         return "it has no dropout"
@@ -104,11 +104,11 @@ def _call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
             warnings.simplefilter("ignore")
             return flex_attention(q, k, v, **options)
     with torch._dynamo.config.patch(recompile_limit=PROGRAMS):
-        return _compiled()(q, k, v, **options)
+        return _compile_flex()(q, k, v, **options)
 
 
 @cache
-def _compiled() -> Any:
+def _compile_flex() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention)
@@ -149,7 +149,7 @@ def _has_function(mask: Mask | None) -> bool:
     return any(isinstance(leaf, ByVisible) for leaf in _leaves(mask))
 
 
-def _unknown(mask: Mask | None) -> Mask | None:
+def _unsupported(mask: Mask | None) -> Mask | None:
     """The first part of the mask that is neither one of KINDS nor a Function, or None."""
     for leaf in _leaves(mask):
         if not isinstance(leaf.mask if isinstance(leaf, ByVisible) else leaf, (Function, *KINDS)):
@@ -170,21 +170,21 @@ def _blocks(p: Problem) -> BlockMask | None:
     if p.mask is None:
         return None
     if not p.mask.static or isinstance(p.offset, Tensor) or torch.compiler.is_compiling():
-        return _made_blocks(p)
-    key = (_told(p.mask), p.batch, p.heads, p.queries, p.keys, p.offset, p.device)
+        return _make_blocks(p)
+    key = (_identity(p.mask), p.batch, p.heads, p.queries, p.keys, p.offset, p.device)
     if key not in _KNOWN:
         while len(_KNOWN) >= REMEMBERED:
             _KNOWN.pop(next(iter(_KNOWN)), None)
-        _KNOWN[key] = _made_blocks(p)
+        _KNOWN[key] = _make_blocks(p)
     return _KNOWN[key]
 
 
-def _told(mask: Mask) -> tuple[object, ...]:
+def _identity(mask: Mask) -> tuple[object, ...]:
     """The identity of a mask that depends on positions alone."""
-    return (type(mask), mask.ints, *map(_told, mask.parts))
+    return (type(mask), mask.ints, *map(_identity, mask.parts))
 
 
-def _made_blocks(p: Problem) -> BlockMask:
+def _make_blocks(p: Problem) -> BlockMask:
     from torch.nn.attention.flex_attention import BlockMask
 
     assert p.mask is not None
@@ -192,12 +192,12 @@ def _made_blocks(p: Problem) -> BlockMask:
     empty, full = p.mask.tiles(Grid(p.row_index(), p.positions(), p.keys, TILE, TILE))
     empty, full = (torch.as_tensor(x, device=p.device).expand(p.batch, p.heads, *tiles).clone() for x in (empty, full))
     full[..., p.queries // TILE :, :] = full[..., p.keys // TILE :] = False  # tiles beyond the end test every pair
-    part, whole = _listed(~empty & ~full), _listed(full & ~empty)
+    part, whole = _list_tiles(~empty & ~full), _list_tiles(full & ~empty)
     seen = _visible(p.mask, p)
     return BlockMask.from_kv_blocks(*part, *whole, BLOCK_SIZE=TILE, mask_mod=seen, seq_lengths=(p.queries, p.keys))
 
 
-def _listed(seen: Tensor) -> tuple[Tensor, Tensor]:
+def _list_tiles(seen: Tensor) -> tuple[Tensor, Tensor]:
     """The number of visible tiles of each row, and the indices of all tiles, visible ones first."""
     return seen.sum(-1, dtype=torch.int32), seen.int().argsort(dim=-1, descending=True, stable=True).int()
 
@@ -208,11 +208,11 @@ def _visible(mask: Mask, p: Problem) -> Visible:
     Its closure only holds numbers, tensors and functions: PyTorch recompiles for every new object of another kind.
     """
     if mask.parts:
-        return _joined(type(mask), [_visible(part, p) for part in mask.parts])
+        return _combine(type(mask), [_visible(part, p) for part in mask.parts])
     if isinstance(mask, ByVisible):
-        return _asked(mask.mask, p)  # type: ignore[arg-type]
+        return _function(mask.mask, p)  # type: ignore[arg-type]
     if isinstance(mask, (Causal, Window)):
-        return _near(mask, p)
+        return _window(mask, p)
     tensors = [t.expand(p.batch, *t.shape[1:]) for t in mask.tensors]
     if isinstance(mask, (Lengths, Prefix)):
         (n,) = tensors or [torch.full((p.batch,), mask.ints[0], device=p.device)]
@@ -224,7 +224,7 @@ def _visible(mask: Mask, p: Problem) -> Visible:
     return lambda b, h, i, j: whole[b, h, i, j]
 
 
-def _joined(kind: type[Mask], parts: list[Visible]) -> Visible:
+def _combine(kind: type[Mask], parts: list[Visible]) -> Visible:
     if kind is Not:
         (part,) = parts
         return lambda b, h, i, j: ~part(b, h, i, j)
@@ -234,7 +234,7 @@ def _joined(kind: type[Mask], parts: list[Visible]) -> Visible:
     return lambda b, h, i, j: one(b, h, i, j) | two(b, h, i, j)
 
 
-def _near(mask: Causal | Window, p: Problem) -> Visible:
+def _window(mask: Causal | Window, p: Problem) -> Visible:
     of_query, of_key = _places(p)
     left, right = (mask.left, mask.right) if isinstance(mask, Window) else (None, 0)
     sides: list[Visible] = []
@@ -246,7 +246,7 @@ def _near(mask: Causal | Window, p: Problem) -> Visible:
         sides.append(lambda b, h, i, j: of_key(b, j) - of_query(b, i) <= ahead)
     if not sides:
         return lambda b, h, i, j: j >= 0
-    return sides[0] if len(sides) == 1 else _joined(And, sides)
+    return sides[0] if len(sides) == 1 else _combine(And, sides)
 
 
 def _places(p: Problem) -> tuple[IndexMap, IndexMap]:
@@ -259,7 +259,7 @@ def _by_index(b: Tensor, i: Tensor) -> Tensor:
     return i
 
 
-def _asked(mask: Function, p: Problem) -> Visible:
+def _function(mask: Function, p: Problem) -> Visible:
     f, (items, heads, keys, *queries), (of_query, of_key) = mask.f, mask.tensors, _places(p)
     if queries:
         of_query, of_key = _at(queries[0], p), _at(keys, p)
@@ -276,11 +276,11 @@ def _poison(out: Tensor, p: Problem) -> Tensor:
     step = max(1, BOOLEANS // (p.keys * (p.batch * p.heads if both else 1)))
     keys = dense.heads(p.bad_keys, p).to(torch.bfloat16)
     parts = torch.arange(p.queries, device=p.device).split(step)
-    spoiled = torch.cat([_spoiled(p, keys, rows) for rows in parts], -1)
+    spoiled = torch.cat([_rows_to_spoil(p, keys, rows) for rows in parts], -1)
     return out.masked_fill(spoiled[..., None], float("nan"))
 
 
-def _spoiled(p: Problem, keys: Tensor, rows: Tensor) -> Tensor:
+def _rows_to_spoil(p: Problem, keys: Tensor, rows: Tensor) -> Tensor:
     """Which of these rows see a bad key, [B, H, rows]: mask · marks, one matrix product if all items share the mask."""
     assert p.mask is not None and p.bad_rows is not None
     seen = p.mask.visible(rows, p.positions()[:, rows], torch.arange(p.keys, device=p.device))

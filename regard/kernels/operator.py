@@ -19,7 +19,7 @@ from torch.autograd.function import _SingleLevelFunction
 from regard.kernels import _autocast, _formula
 from regard.mask import Mask
 from regard.mask.base import build
-from regard.mask.own import ByVisible, unknown
+from regard.mask.own import ByVisible, custom_part
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Term, Terms
 
 
@@ -42,15 +42,15 @@ OPERATOR_KERNELS: dict[str, OperatorKernel] = {}
 
 def stays_out(problem: Problem) -> str | None:
     """Why the problem cannot cross the operator in a traced or transformed program; None in eager mode."""
-    whose = problem.terms.formulas[0].name if problem.terms.formulas else unknown(problem.mask)
-    if whose is None or (not torch.compiler.is_compiling() and _nothing_looks_on(problem.v)):
+    whose = problem.terms.formulas[0].name if problem.terms.formulas else custom_part(problem.mask)
+    if whose is None or (not torch.compiler.is_compiling() and _is_plain_eager(problem.v)):
         return None
     return f"{whose} is Python of your own, which a compiled, exported or transformed program can only compute densely"
 
 
 def run(kernel: str, problem: Problem) -> tuple[Tensor, Tensor]:
     """Run a kernel registered in KERNELS: context and logsumexp."""
-    eager = not torch.compiler.is_compiling() and _nothing_looks_on(problem.v)
+    eager = not torch.compiler.is_compiling() and _is_plain_eager(problem.v)
     if eager and not torch.is_grad_enabled():
         out, lse = _compute(kernel, problem)
         return out.to(problem.dtype), lse
@@ -75,7 +75,7 @@ def sum_to(x: Tensor, shape: torch.Size) -> Tensor:
     return x.sum(dims, keepdim=True) if dims else x
 
 
-def _nothing_looks_on(v: Tensor) -> bool:
+def _is_plain_eager(v: Tensor) -> bool:
     """Is this plain eager PyTorch, without a transformation, tracer or mode that needs to see an operator?"""
     return (
         type(v) in (Tensor, torch.nn.Parameter)
@@ -231,7 +231,7 @@ def _differentiable(
     if not _needs_gradient(tensors):
         return _below_autograd(kernel, code, tensors, ints, floats)
     with enable_single_level_autograd_function():
-        return _Called.apply(kernel, code, ints, floats, *tensors)  # type: ignore[attr-defined, no-any-return]
+        return _FromDispatcher.apply(kernel, code, ints, floats, *tensors)  # type: ignore[attr-defined, no-any-return]
 
 
 def _below_autograd(
@@ -369,7 +369,7 @@ class _Eager(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         kernel, code, ints, floats = ctx.args
         *tensors, out, lse = ctx.saved_tensors
-        if torch.is_grad_enabled() or not _nothing_looks_on(grad):
+        if torch.is_grad_enabled() or not _is_plain_eager(grad):
             first = _OwnBackward if ctx.python else _Backward
             grads = first.apply(*ctx.args, *((ctx.python,) if ctx.python else ()), *tensors, out, lse, grad)
         else:
@@ -410,7 +410,7 @@ class _Attention(torch.autograd.Function):
         )
 
 
-class _Called(_SingleLevelFunction):
+class _FromDispatcher(_SingleLevelFunction):
     """_Attention when called from the dispatcher: at one level of torch.func, with the other levels below it."""
 
     @staticmethod
@@ -443,7 +443,7 @@ class _Backward(torch.autograd.Function):
         raise RuntimeError("the fused kernels have no second derivative; use backend='reference' for double backward")
 
 
-class _Once(torch.autograd.Function):
+class _FirstDerivative(torch.autograd.Function):
     """The identity on a gradient; differentiating it again is refused."""
 
     generate_vmap_rule = True
@@ -456,7 +456,7 @@ class _Once(torch.autograd.Function):
     backward = _Backward.backward
 
 
-def once(out: Tensor) -> Tensor:
+def refuse_double_backward(out: Tensor) -> Tensor:
     """A context of PyTorch's own attention, with our error message if its kernel has no second derivative."""
     node = None if torch.compiler.is_compiling() else out.grad_fn
     for _ in range(3):  # on a GPU, PyTorch adds a slice of padded dims after it
@@ -472,7 +472,9 @@ def once(out: Tensor) -> Tensor:
 
 def _refuse_second(grads: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...]:
     return tuple(
-        _Once.apply(g) if g is not None and g.grad_fn is not None and "NotImplemented" in g.grad_fn.name() else g
+        _FirstDerivative.apply(g)
+        if g is not None and g.grad_fn is not None and "NotImplemented" in g.grad_fn.name()
+        else g
         for g in grads
     )
 

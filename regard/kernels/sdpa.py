@@ -67,29 +67,29 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     p = problem
     (dot,) = p.terms.dots
     assert dot.k is not None and not isinstance(dot.scale, Tensor)
-    causal = _says_causal(p)
+    causal = _is_causal(p)
     seen = None if p.mask is None or causal else dense.visible(p)
     q, k, v = _equal_dims(dot.q, dot.k, p.v)
-    # Flags come from branches, here and in _says_causal: a comparison of symbolic sizes would be a SymBool.
+    # Flags come from branches, here and in _is_causal: a comparison of symbolic sizes would be a SymBool.
     grouped = {"enable_gqa": True} if p.heads != p.kv_heads else {}
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=_mask(p, seen), is_causal=causal, scale=dot.scale, **grouped
     )
-    out = operator.once(out)
+    out = operator.refuse_double_backward(out)
     if out.shape[-1] != p.v.shape[-1]:
         out = out[..., : p.v.shape[-1]]
     if p.mask is None:
-        out = _spoil_lost(out, dot.q, dot.k)
+        out = _restore_nan(out, dot.q, dot.k)
     return _poison(out, p, seen, causal), None
 
 
 def dot(q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool = False) -> Tensor:
     """Plain dot-product attention of [B, H, L, D] tensors: ``run`` without anything to prepare."""
-    out = operator.once(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
-    return out if causal else _spoil_lost(out, q, k)
+    out = operator.refuse_double_backward(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
+    return out if causal else _restore_nan(out, q, k)
 
 
-def _spoil_lost(out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+def _restore_nan(out: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Restore NaN in rows whose scores are all NaN: on a CPU PyTorch's kernel silently returns 0 for them."""
     if out.device.type != "cpu" or guard.has_no_zero(out[..., 0]):
         return out
@@ -110,7 +110,7 @@ def _extra_tensors(p: Problem) -> list[Tensor | None]:
     return offsets + [t.bias for t in p.terms.biases] + [t.c for t in p.terms.keys]
 
 
-def _says_causal(p: Problem) -> bool:
+def _is_causal(p: Problem) -> bool:
     """Does the mask equal ``is_causal``: query i sees keys 0…i?"""
     if type(p.mask) is not Causal or not p.mask.static or p.rows is not None or _extras(p):
         return False
@@ -120,10 +120,10 @@ def _says_causal(p: Problem) -> bool:
 def _equal_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pad keys and values to the same number of dims with zeros, as PyTorch's CPU kernel requires."""
     dims = max(q.shape[-1], v.shape[-1])
-    return (q, k, v) if v.device.type != "cpu" else (_padded(q, dims), _padded(k, dims), _padded(v, dims))
+    return (q, k, v) if v.device.type != "cpu" else (_pad(q, dims), _pad(k, dims), _pad(v, dims))
 
 
-def _padded(x: Tensor, dims: int) -> Tensor:
+def _pad(x: Tensor, dims: int) -> Tensor:
     """Pad x with zeros. Not F.pad: PyTorch 2.13 compiles its gradient with wrong strides if lengths vary."""
     more = dims - x.shape[-1]
     return torch.cat((x, x.new_zeros(()).expand(*x.shape[:-1], more)), -1) if more else x
@@ -166,7 +166,7 @@ def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
 
 def _dense_bytes(p: Problem) -> tuple[int, int]:
     """Bytes of the dense mask and of the dense bias that would be built."""
-    if _says_causal(p):
+    if _is_causal(p):
         return 0, 0
     sizes = {"B": p.batch, "H": p.heads, "L": p.queries, "S": p.keys}
     dims = set() if p.mask is None else _varies(p.mask, p)

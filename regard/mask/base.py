@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from regard.mask.packed import Packed
-from regard.mask.shape import Grid, Shape, Verdict
+from regard.mask.shape import Bound, Grid, Shape, Verdict
 
 
 class Mask:
@@ -53,7 +53,7 @@ class Mask:
             "which returns booleans that broadcast to [batch, heads, len(rows), len(cols)]"
         )
 
-    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+    def span(self, p_lo: Bound, p_hi: Bound, k_lo: Bound, k_hi: Bound) -> Verdict:
         """(empty, full) of the tile of query positions p_lo…p_hi and keys k_lo…k_hi, inclusive."""
         return False, False
 
@@ -138,7 +138,7 @@ KINDS: dict[str, type[Mask]] = {}
 M = TypeVar("M", bound=type[Mask])
 
 
-def known(kind: M) -> M:
+def register(kind: M) -> M:
     """Register a class that kernels implement themselves: they read its tensors and ints, not ``visible``."""
     KINDS[kind.__name__] = kind
     return kind

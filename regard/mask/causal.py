@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from regard.mask.base import Mask, known
-from regard.mask.shape import WHOLE, Grid, Shape, Verdict
+from regard.mask.base import Mask, register
+from regard.mask.shape import WHOLE, Bound, Grid, Shape, Verdict
 
 
 class _ByPosition(Mask):
@@ -35,25 +33,25 @@ class _ByPosition(Mask):
 
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
         keys = self.tensors[0][:, None, cols] if self.tensors else cols
-        return self._seen(keys, positions[..., None])[:, None]
+        return self._compare(keys, positions[..., None])[:, None]
 
     def tiles(self, grid: Grid) -> Verdict:
         if not self.tensors:
             return super().tiles(grid)
         return self.span(*grid.query_range(grid.positions), *grid.key_range(self.tensors[0]))
 
-    def _seen(self, keys: Tensor, queries: Tensor) -> Tensor:
+    def _compare(self, keys: Tensor, queries: Tensor) -> Tensor:
         raise NotImplementedError
 
 
-@known
+@register
 class Causal(_ByPosition):
     """A query sees the keys at its own position and before: j ≤ i."""
 
-    def _seen(self, keys: Tensor, queries: Tensor) -> Tensor:
+    def _compare(self, keys: Tensor, queries: Tensor) -> Tensor:
         return keys <= queries
 
-    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+    def span(self, p_lo: Bound, p_hi: Bound, k_lo: Bound, k_hi: Bound) -> Verdict:
         return k_lo > p_hi, k_hi <= p_lo
 
     def _with(self, *tensors: Tensor) -> Mask:  # torch.compile cannot copy before PyTorch 2.13
@@ -64,7 +62,7 @@ class Causal(_ByPosition):
         return other
 
 
-@known
+@register
 class Window(_ByPosition):
     """A query sees ``left`` keys before and ``right`` keys after its own position: −left ≤ j − i ≤ right.
 
@@ -78,7 +76,7 @@ class Window(_ByPosition):
         self.left, self.right = left, right
         self.ints = (-1 if left is None else left, -1 if right is None else right)
 
-    def _seen(self, keys: Tensor, queries: Tensor) -> Tensor:
+    def _compare(self, keys: Tensor, queries: Tensor) -> Tensor:
         delta = keys - queries
         seen = torch.ones_like(delta, dtype=torch.bool)
         if self.left is not None:
@@ -87,7 +85,7 @@ class Window(_ByPosition):
             seen = seen & (delta <= self.right)
         return seen
 
-    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+    def span(self, p_lo: Bound, p_hi: Bound, k_lo: Bound, k_hi: Bound) -> Verdict:
         low, high = k_lo - p_hi, k_hi - p_lo
         left = -(2**62) if self.left is None else -self.left
         right = 2**62 if self.right is None else self.right

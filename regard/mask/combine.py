@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from regard.mask.base import Mask, known
+from regard.mask.base import Mask, register
 from regard.mask.own import bind
 from regard.mask.packed import Packed
-from regard.mask.shape import Grid, Shape, Verdict
+from regard.mask.shape import Bound, Grid, Shape, Verdict
 
 
-class _Combined(Mask):
+class _Combination(Mask):
     def __init__(self, *parts: Mask) -> None:
         self.parts = parts
         self.varies = "".join(part.varies for part in parts)
@@ -42,7 +40,7 @@ class _Combined(Mask):
     def visible(self, rows: Tensor, positions: Tensor, cols: Tensor) -> Tensor:
         return self._join([part.visible(rows, positions, cols) for part in self.parts])
 
-    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+    def span(self, p_lo: Bound, p_hi: Bound, k_lo: Bound, k_hi: Bound) -> Verdict:
         return self._combine([part.span(p_lo, p_hi, k_lo, k_hi) for part in self.parts])
 
     def tiles(self, grid: Grid) -> Verdict:
@@ -55,8 +53,8 @@ class _Combined(Mask):
         raise NotImplementedError
 
 
-@known
-class And(_Combined):
+@register
+class And(_Combination):
     """Visible where both parts say so. Written ``a & b``."""
 
     def packing(self) -> Packed | None:
@@ -76,8 +74,8 @@ class And(_Combined):
         return f"({self.parts[0]} & {self.parts[1]})"
 
 
-@known
-class Or(_Combined):
+@register
+class Or(_Combination):
     """Visible where either part says so. Written ``a | b``."""
 
     def _join(self, seen: list[Tensor]) -> Tensor:
@@ -91,8 +89,8 @@ class Or(_Combined):
         return f"({self.parts[0]} | {self.parts[1]})"
 
 
-@known
-class Not(_Combined):
+@register
+class Not(_Combination):
     """Visible where the part says not. Written ``~a``."""
 
     def _join(self, seen: list[Tensor]) -> Tensor:

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.mask.base import Mask, known
+from regard.mask.base import Mask, register
 from regard.mask.shape import Grid, Shape, Verdict, broadcast_pairs
 
 
-@known
+@register
 class Dense(Mask):
     """Any bool tensor that broadcasts to [batch, heads, L, S]."""
 
@@ -18,7 +18,7 @@ class Dense(Mask):
 
     def __init__(self, mask: Tensor) -> None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise TypeError(f"a mask is a bool tensor (True = may attend), got {_no_mask(mask)}")
+            raise TypeError(f"a mask is a bool tensor (True = may attend), got {_describe_argument(mask)}")
         self.tensors = (mask,)
         self.varies = "".join(d for d, n in zip("SLHB", reversed(mask.shape), strict=False) if n > 1)
 
@@ -56,7 +56,7 @@ def as_mask(mask: Mask | Tensor) -> Mask:
     return mask if isinstance(mask, Mask) else Dense(mask)
 
 
-def _no_mask(given: object) -> str:
+def _describe_argument(given: object) -> str:
     """What was passed instead of a mask, and what to do about it."""
     if isinstance(given, Tensor) and given.is_floating_point():
         return f"{given.dtype}; numbers to add to the scores go into regard.score.Bias"

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.mask.base import Mask, known
+from regard.mask.base import Mask, register
 from regard.mask.packed import Packed
-from regard.mask.shape import Grid, Shape, Verdict, per_position
+from regard.mask.shape import Grid, Shape, per_position
 
 
-@known
+@register
 class Documents(Mask):
     """Only keys with the query's document id. Positions continue from document to document, except in :meth:`packed`.
 
@@ -50,9 +50,9 @@ class Documents(Mask):
         return _PackedDocuments(Packed.of(query_offsets, key_offsets))
 
     @classmethod
-    def known(cls, query_offsets: Tensor, key_offsets: Tensor | None) -> Documents:
+    def from_valid(cls, query_offsets: Tensor, key_offsets: Tensor | None) -> Documents:
         """``packed`` without checks, for offsets known to be valid, such as a nested tensor's."""
-        return _PackedDocuments(Packed.known(query_offsets, key_offsets))
+        return _PackedDocuments(Packed.from_valid(query_offsets, key_offsets))
 
     def bind(self, shape: Shape) -> Mask:
         q = per_position("Documents: query_ids", "id", self.tensors[0], shape, shape.queries)
@@ -66,7 +66,7 @@ class Documents(Mask):
         q, k = self.tensors
         return (q[:, rows, None] == k[:, None, cols])[:, None]
 
-    def tiles(self, grid: Grid) -> Verdict:
+    def tiles(self, grid: Grid) -> tuple[Tensor, Tensor]:
         q_lo, q_hi = grid.query_range(self.tensors[0][:, grid.rows])
         k_lo, k_hi = grid.key_range(self.tensors[1])
         return (q_hi < k_lo) | (q_lo > k_hi), (q_lo == k_hi) & (q_hi == k_lo)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.mask.base import Mask, known
-from regard.mask.shape import WHOLE, Shape, Verdict, per_item
+from regard.mask.base import Mask, register
+from regard.mask.shape import WHOLE, Bound, Shape, Verdict, per_item
 
 
 class _UpTo(Mask):
@@ -39,16 +38,16 @@ class _UpTo(Mask):
             return (cols < self.ints[0])[None, None, None]
         return cols < self.tensors[0][:, None, None, None]
 
-    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+    def span(self, p_lo: Bound, p_hi: Bound, k_lo: Bound, k_hi: Bound) -> Verdict:
         n = self.ints[0] if self.static else self.tensors[0][:, None, None, None]
         return k_lo >= n, k_hi < n
 
 
-@known
+@register
 class Lengths(_UpTo):
     """Keys j ≥ n_b are hidden: padding at the end of each batch item."""
 
 
-@known
+@register
 class Prefix(_UpTo):
     """The first n keys are visible; a prefix language model is ``Causal() | Prefix(n)``."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.mask.base import KINDS, Mask
-from regard.mask.shape import Grid, Shape, Verdict, broadcasts
+from regard.mask.shape import Bound, Grid, Shape, Verdict, broadcasts
 
 
 class ByVisible(Mask):
@@ -34,7 +33,7 @@ class ByVisible(Mask):
             raise ValueError(f"{self}.visible must return what broadcasts to {expected}, got {list(seen.shape)}")
         return self._cut(seen)
 
-    def span(self, p_lo: Any, p_hi: Any, k_lo: Any, k_hi: Any) -> Verdict:
+    def span(self, p_lo: Bound, p_hi: Bound, k_lo: Bound, k_hi: Bound) -> Verdict:
         return self.mask.span(p_lo, p_hi, k_lo, k_hi)
 
     def tiles(self, grid: Grid) -> Verdict:
@@ -47,12 +46,12 @@ class ByVisible(Mask):
         return x if self.heads is None or x.shape[1] == 1 else x[:, self.heads]
 
     def for_heads(self, heads: slice) -> Mask:
-        if _writes(self.mask, "for_heads"):
+        if _overrides(self.mask, "for_heads"):
             return ByVisible(self.mask.for_heads(heads), self.batch, self.items, None)
         return ByVisible(self.mask, self.batch, self.items, _within(self.heads, heads))
 
     def for_items(self, items: slice) -> Mask:
-        if _writes(self.mask, "for_items"):
+        if _overrides(self.mask, "for_items"):
             return ByVisible(self.mask.for_items(items), items.stop - items.start, None, self.heads)
         return ByVisible(self.mask, self.batch, _within(self.items, items), self.heads)
 
@@ -65,7 +64,7 @@ def _within(outer: slice | None, inner: slice) -> slice:
     return inner if outer is None else slice(outer.start + inner.start, outer.start + inner.stop)
 
 
-def _writes(mask: Mask, name: str) -> bool:
+def _overrides(mask: Mask, name: str) -> bool:
     """Does a custom mask override this method, rather than inherit it from one of ours?"""
     first = next(kind for kind in type(mask).__mro__ if name in vars(kind))
     return first is not Mask and first not in KINDS.values()
@@ -76,7 +75,7 @@ def bind(mask: Mask, shape: Shape) -> Mask:
     bound = mask.bind(shape)
     if isinstance(bound, ByVisible) or type(bound) in KINDS.values():
         return bound
-    if shape.key_positions is not None and mask.reads_positions and not _writes(mask, "bind"):
+    if shape.key_positions is not None and mask.reads_positions and not _overrides(mask, "bind"):
         raise ValueError(
             f"{type(mask).__name__} only has `visible`, which assumes key j at position j: it takes positions of "
             "queries, but not of keys (if it ignores positions, declare reads_positions = False); a "
@@ -85,11 +84,11 @@ def bind(mask: Mask, shape: Shape) -> Mask:
     return ByVisible(bound, math.prod(shape.batch))
 
 
-def unknown(mask: Mask | None) -> str | None:
+def custom_part(mask: Mask | None) -> str | None:
     """The class name of the first part of a bound mask that kernels know by ``visible`` alone, or None."""
     if mask is None:
         return None
     if isinstance(mask, ByVisible):
         return type(mask.mask).__name__
-    names = [unknown(part) for part in mask.parts]
+    names = [custom_part(part) for part in mask.parts]
     return next((name for name in names if name is not None), None)

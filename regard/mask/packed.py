@@ -53,11 +53,11 @@ class Packed:
             )
         if torch.compiler.is_compiling():
             return Packed(queries, keys, keys is queries, None)
-        q, k = _checked(queries), _checked(keys)
+        q, k = _check(queries), _check(keys)
         return Packed(queries, keys, q == k, _lay_out(queries, keys, q[-1], k[-1]), (q, k))
 
     @staticmethod
-    def known(query_offsets: Tensor, key_offsets: Tensor | None) -> Packed:
+    def from_valid(query_offsets: Tensor, key_offsets: Tensor | None) -> Packed:
         """From offsets known to be valid. Nothing is read, so there is no wait for a GPU."""
         queries = query_offsets.long()
         keys = queries if key_offsets is None else key_offsets.long()
@@ -110,7 +110,7 @@ def _offsets(given: Tensor | Sequence[int]) -> Tensor:
     return offsets.long()
 
 
-def _checked(offsets: Tensor) -> list[int]:
+def _check(offsets: Tensor) -> list[int]:
     numbers: list[int] = offsets.tolist()
     if numbers[0] != 0 or any(a > b for a, b in pairwise(numbers)):
         raise ValueError(f"packed offsets start at 0 and do not fall, as in [0, 5, 8], got {_short(numbers)}")

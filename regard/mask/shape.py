@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,8 @@ from torch import Tensor
 from regard.mask.packed import Layout
 
 WHOLE = (int, torch.SymInt)  # an int, or its symbol while a program is traced for any size
-Verdict = tuple[Any, Any]  # (empty, full): two bools, or two bool tensors that broadcast to [B, H, tiles, tiles]
+Bound = int | Tensor  # of a span: a position or an index, or a tensor with one per tile
+Verdict = tuple[bool | Tensor, bool | Tensor]  # (empty, full): bools, or tensors that broadcast to [B, H, tiles, tiles]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Shapes: N batch, L queries, S keys, E model width; heads are split inside. Seque
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +113,7 @@ class Cache:
         if self.owner != id(layer):
             raise ValueError("this Cache holds another layer's keys; each layer needs a Cache of its own")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "owner": None}  # a copy is for a copy of the layer
 
     def _check_fit(self, parts: tuple[Tensor, ...]) -> None:
@@ -137,6 +137,16 @@ class Cache:
         if needed > capacity:
             more = max(needed, capacity + capacity // 2 + 7) - capacity
             self.tensors = [nn.functional.pad(t, (0, 0, 0, more)) for t in self.tensors]
+
+
+class _DenseOptions(TypedDict, total=False):
+    """The arguments that ``steps`` and ``log_weights`` share."""
+
+    score: Score
+    mask: Mask | Tensor | None
+    offset: int | Tensor
+    positions: Positions | None
+    sink: Tensor | None
 
 
 class MultiHeadAttention(Module):
@@ -223,7 +233,7 @@ class MultiHeadAttention(Module):
         need_weights: bool | Tensor = False,
         need_log_weights: int | None = None,
         seed: int | Tensor | None = None,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """[N, L, dim] → [N, L, dim], and optionally the weights.
 
         Args:
@@ -242,7 +252,7 @@ class MultiHeadAttention(Module):
                 raise ValueError(
                     "nested sequences take no cache and give no weights: pass one sequence at a time, dense"
                 )
-            return self._nested(query, key, value, mask, {"offset": offset, "positions": positions, "seed": seed})
+            return self._forward_nested(query, key, value, mask, offset, positions, seed)
         if cache is not None:
             if isinstance(key, KeyValues) or value is not None or (key is not None and key is not query):
                 raise ValueError("a cache is for self-attention; for cross-attention pass keys_values(memory) as key")
@@ -251,8 +261,8 @@ class MultiHeadAttention(Module):
             if not torch.compiler.is_compiling():
                 cache.claim(self)
             offset = cache.length.clone() if isinstance(cache.length, Tensor) else cache.length
-            q, k, v = self._own(query)
-            known = cache.append(self._lowered(k, v, offset))
+            q, k, v = self._project_self(query)
+            known = cache.append(self._lower(k, v, offset))
             if isinstance(cache.length, Tensor):
                 filled = Lengths(cache.length)
                 mask = filled if mask is None else as_mask(mask) & filled
@@ -261,13 +271,13 @@ class MultiHeadAttention(Module):
             q, keys, values = self._split(self.q_proj(query), self.heads), key.keys, key.values
         else:
             if key is None and value is None:
-                q, keys, values = self._own(query)
+                q, keys, values = self._project_self(query)
             else:
                 q = self._split(self.q_proj(query), self.heads)
                 keys, values = self._project(query if key is None else key, value)
             if self._may_trust(query, mask, positions):
                 keys = replace(self.score.keys(keys), trusted=True)
-        out = attend(
+        context = attend(
             q,
             keys,
             values,
@@ -280,24 +290,31 @@ class MultiHeadAttention(Module):
             sink=self.sink,
             backend=self.backend,
         )
-        out = self.out_proj(out.transpose(-3, -2).flatten(-2))
-        options: dict[str, Any] = {"score": self.score, "mask": mask, "sink": self.sink}
-        options |= {"offset": offset, "positions": positions}
+        out: Tensor = self.out_proj(context.transpose(-3, -2).flatten(-2))
+        dense: _DenseOptions = {"score": self.score, "mask": mask, "sink": self.sink}
+        dense |= {"offset": offset, "positions": positions}
         if need_log_weights is not None:
-            return out, log_weights(q, keys, values, head=need_log_weights, **options)
+            return out, log_weights(q, keys, values, head=need_log_weights, **dense)
         if need_weights is False:
             return out
         rows = None if need_weights is True else need_weights
-        return out, steps(q, keys, values, rows=rows, **options).weights
+        return out, steps(q, keys, values, rows=rows, **dense).weights
 
-    def _nested(
-        self, query: Tensor, key: Tensor | KeyValues | None, value: Tensor | None, mask: Any, options: dict[str, Any]
+    def _forward_nested(
+        self,
+        query: Tensor,
+        key: Tensor | KeyValues | None,
+        value: Tensor | None,
+        mask: Mask | Tensor | None,
+        offset: int | Tensor,
+        positions: Positions | None,
+        seed: int | Tensor | None,
     ) -> Tensor:
         keys = query if key is None else key
         packed = pack(query, keys, keys if value is None else value, mask, "[batch, *, dim]")
         q, k, v = packed.values
         alone = () if key is None and value is None else (k, v)
-        return packed.nest(self(q, *alone, mask=packed.mask, **options))
+        return packed.nest(self(q, *alone, mask=packed.mask, offset=offset, positions=positions, seed=seed))
 
     def _may_trust(self, query: Tensor, mask: Mask | Tensor | None, positions: Positions | None) -> bool:
         """Lower the keys here and declare them trusted? Not on a CPU, where the check for NaN is cheap."""
@@ -307,9 +324,9 @@ class MultiHeadAttention(Module):
 
     def keys_values(self, key: Tensor, value: Tensor | None = None, *, start: int | Tensor = 0) -> KeyValues:
         """Project and lower a sequence once, to attend to it many times (cross-attention in decoding)."""
-        return self._lowered(*self._project(key, value), start)
+        return self._lower(*self._project(key, value), start)
 
-    def _lowered(self, k: Tensor, v: Tensor, start: int | Tensor) -> KeyValues:
+    def _lower(self, k: Tensor, v: Tensor, start: int | Tensor) -> KeyValues:
         needed = torch.is_grad_enabled() and any(t.requires_grad for t in (k, v))
         return KeyValues(self.score.keys(k, start) if needed else self.score.cached_keys(k, start), v)
 
@@ -322,7 +339,7 @@ class MultiHeadAttention(Module):
             cache.allocate((*self.score.cached_keys(nothing).tensors, nothing))
         return cache
 
-    def _own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project x to queries, keys and values of self-attention."""
         if self.qkv is None:
             return self._split(self.q_proj(x), self.heads), *self._project(x, None)
@@ -336,7 +353,7 @@ class MultiHeadAttention(Module):
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(*x.shape[:-1], heads, self.head_dim).transpose(-3, -2)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
         """Also accept the names of ``torch.nn.MultiheadAttention``."""
         for kind in ("bias_k", "bias_v"):
             if prefix + kind in state_dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from regard.mask import Causal, Mask
 from regard.mask.dense import as_mask
 from regard.nn.attention import Cache, KeyValues, MultiHeadAttention
 from regard.score import Score
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MakeNorm = Callable[[int, float], nn.Module]  # of a width and of eps
 
@@ -102,6 +105,21 @@ class FeedForward(Module):
         return out
 
 
+class LayerOptions(TypedDict, total=False):
+    """Options that other modules pass on to :class:`EncoderLayer`; the defaults are its own."""
+
+    hidden: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    bias: bool
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float | None
+    activation: Callable[[Tensor], Tensor]
+    gated: bool
+    norm_first: bool
+
+
 class EncoderLayer(Module):
     """Self-attention and feed-forward, each with a residual connection and a norm before (``norm_first``) or after.
 
@@ -168,7 +186,9 @@ class DecoderLayer(EncoderLayer):
 
     Self-attention is causal; ``mask`` restricts it further. ``memory`` is [N, S, dim], or
     ``cross_attention.keys_values(memory)`` computed once. In beam search x may be [N · beams, L, dim]: the hypotheses
-    of an item are then queries of that item, so the memory is not copied.
+    of an item are then queries of that item, so the memory is not copied. ``cross_score`` is the score of
+    cross-attention, ``layer`` other options of :class:`EncoderLayer`: ``hidden``, ``kv_heads``, ``head_dim``, ``bias``,
+    ``dropout`` and so on.
     """
 
     def __init__(
@@ -176,40 +196,16 @@ class DecoderLayer(EncoderLayer):
         dim: int,
         heads: int,
         *,
-        hidden: int | None = None,
         score: Score | None = None,
         cross_score: Score | None = None,
-        kv_heads: int | None = None,
-        head_dim: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-        activation_dropout: float | None = None,
-        activation: Callable[[Tensor], Tensor] = torch.relu,
-        gated: bool = False,
-        norm_first: bool = True,
         norm: MakeNorm = nn.LayerNorm,
         norm_eps: float = 1e-5,
+        **layer: Unpack[LayerOptions],
     ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            hidden=hidden,
-            score=score,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            bias=bias,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            activation_dropout=activation_dropout,
-            activation=activation,
-            gated=gated,
-            norm_first=norm_first,
-            norm=norm,
-            norm_eps=norm_eps,
-        )
+        super().__init__(dim, heads, score=score, norm=norm, norm_eps=norm_eps, **layer)
+        own, bias = self.attention, layer.get("bias", True)
         self.cross_attention = MultiHeadAttention(
-            dim, heads, score=cross_score, kv_heads=kv_heads, head_dim=head_dim, bias=bias, dropout=attention_dropout
+            dim, heads, score=cross_score, kv_heads=own.kv_heads, head_dim=own.head_dim, bias=bias, dropout=own.dropout
         )
         self.cross_norm = norm(dim, norm_eps)
 
@@ -224,7 +220,7 @@ class DecoderLayer(EncoderLayer):
         cache: Cache | None = None,
         need_weights: bool | Tensor = False,
         need_log_weights: int | None = None,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """[N, L, dim] → [N, L, dim], and with ``need_weights`` the weights of cross-attention, [N, heads, rows, S].
 
         With ``need_log_weights``, the index of a head, log α of that head instead, [N, L, S].

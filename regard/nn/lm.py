@@ -6,7 +6,7 @@ Shapes: N sequences, T tokens, E model width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,8 +16,11 @@ from regard.common.module import Module
 from regard.mask import Causal, Mask
 from regard.mask.dense import as_mask
 from regard.nn.attention import Cache
-from regard.nn.layers import EncoderLayer, MakeNorm
+from regard.nn.layers import EncoderLayer, LayerOptions, MakeNorm
 from regard.score import Rotary, Score
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class CausalLM(Module):
@@ -46,7 +49,7 @@ class CausalLM(Module):
         tied: bool = True,
         norm: MakeNorm = nn.RMSNorm,
         norm_eps: float = 1e-6,
-        **layer: Any,
+        **layer: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
         if not callable(score) or isinstance(score, Score):
@@ -54,10 +57,12 @@ class CausalLM(Module):
                 f"score must be a function that makes the score of one layer, such as lambda: Rotary(Dot()), got "
                 f"{type(score).__name__}"
             )
-        options = {"activation": F.silu, "gated": True, "bias": False, "dropout": 0.0, **layer}
-        options |= {"norm": norm, "norm_eps": norm_eps}
+        defaults: LayerOptions = {"activation": F.silu, "gated": True, "bias": False, "dropout": 0.0}
+        options: LayerOptions = {**defaults, **layer}
         self.embedding = nn.Embedding(vocab_size, dim)
-        self.layers = nn.ModuleList(EncoderLayer(dim, heads, score=score(), **options) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            EncoderLayer(dim, heads, score=score(), norm=norm, norm_eps=norm_eps, **options) for _ in range(layers)
+        )
         self.norm = norm(dim, norm_eps)
         self.output = None if tied else nn.Linear(dim, vocab_size, bias=False)
         for own in self._layers():
@@ -73,9 +78,17 @@ class CausalLM(Module):
             for linear in (layer.attention.out_proj, layer.feed_forward.down):
                 nn.init.normal_(linear.weight, std=0.02 * (2 * len(self.layers)) ** -0.5)
 
-    def forward(self, tokens: Tensor, **options: Any) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        offset: int | Tensor = 0,
+        positions: Positions | None = None,
+        caches: Sequence[Cache] | None = None,
+    ) -> Tensor:
         """Logits of the next token, [N, T] → [N, T, V]; options are those of :meth:`features`."""
-        return self.logits(self.features(tokens, **options))
+        return self.logits(self.features(tokens, mask=mask, offset=offset, positions=positions, caches=caches))
 
     def features(
         self,

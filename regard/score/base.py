@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +43,9 @@ class Score(Module):
     value_table = False  # it adds a term to the context
     knows_places = False  # the formula accepts the positions of all queries and keys, not only of the first query
     key_tensors = 1  # number of tensors of the key half
-    _given: tuple[str, ...] = ()  # names of buffers that hold the caller's tensors
+    _caller_tensors: tuple[str, ...] = ()  # names of buffers that hold the caller's tensors
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         """A subclass that overrides ``forward`` alone does not inherit the lowering: that is of another formula."""
         super().__init_subclass__(**options)
         if "forward" in vars(cls) and "queries" not in vars(cls):
@@ -125,21 +125,21 @@ class Score(Module):
         real = [x.device for x in known if not x.is_meta]
         return (real or [x.device for x in known] or [torch.get_default_device()])[0]
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Score:
         """As for any module, but constants are neither cast nor emptied, and the caller's tensors are not emptied."""
-        before = {name: x for name in self._given if (x := self._buffers.get(name)) is not None}
-        moved = super()._apply(fn, recurse)
+        before = {name: x for name in self._caller_tensors if (x := self._buffers.get(name)) is not None}
+        super()._apply(fn, recurse)
         for name, x in before.items():
-            self._buffers[name] = _kept(x, self._buffers[name])
+            self._buffers[name] = _restore_values(x, self._buffers[name])
         self._lay_out()
-        return moved
+        return self
 
-    def _load_from_state_dict(self, *args: Any) -> None:
+    def _load_from_state_dict(self, *args: object) -> None:
         super()._load_from_state_dict(*args)
         self._lay_out()
 
 
-def _kept(before: Tensor, after: Tensor | None) -> Tensor:
+def _restore_values(before: Tensor, after: Tensor | None) -> Tensor:
     """The moved tensor with the values it had. A meta tensor has none and stays on the meta device."""
     assert after is not None
     if before.is_meta:

@@ -19,7 +19,7 @@ class Bias(Score):
     """
 
     key_tensors = 0
-    _given = ("bias",)
+    _caller_tensors = ("bias",)
     bias: Tensor
 
     def __init__(self, bias: Tensor) -> None:

@@ -182,12 +182,12 @@ class General(Score):
             nn.init.uniform_(self.W, -0.1, 0.1)
 
     def forward(self, q: Tensor, k: Tensor, offset: int | Tensor = 0) -> Tensor:
-        return self._weighted(q) @ repeat_heads(k, q).mT * self.scale
+        return self._weigh(q) @ repeat_heads(k, q).mT * self.scale
 
     def queries(self, q: Tensor, offset: int | Tensor = 0) -> Queries:
-        return Queries((DotTerm(self._weighted(q), self.scale),))
+        return Queries((DotTerm(self._weigh(q), self.scale),))
 
-    def _weighted(self, q: Tensor) -> Tensor:
+    def _weigh(self, q: Tensor) -> Tensor:
         W = self.W.to(q.dtype)
         return q * W if self.diagonal else project(q, W.mT)
 

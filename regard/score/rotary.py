@@ -37,7 +37,7 @@ class Rotary(Score):
     """
 
     dot_shaped = pair_shaped = True
-    _given = ("axes",)
+    _caller_tensors = ("axes",)
     axes: Tensor | None
     own: Tensor | None
 

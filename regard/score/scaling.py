@@ -95,7 +95,7 @@ class YaRNScaling(Scaling):
         return 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
 
     def frequencies(self, base: float, dims: int, length: int | Tensor, like: Tensor) -> Tensor:
-        low, high = (self._turning(turns, base, dims) for turns in (self.fast, self.slow))
+        low, high = (self._dim_with(turns, base, dims) for turns in (self.fast, self.slow))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dims - 1)
@@ -104,7 +104,7 @@ class YaRNScaling(Scaling):
         plain = frequencies(base, dims, like)
         return plain / self.factor * ramp + plain * (1 - ramp)
 
-    def _turning(self, turns: float, base: float, dims: int) -> float:
+    def _dim_with(self, turns: float, base: float, dims: int) -> float:
         """The d whose θ_d has that many rotations within L₀."""
         return dims * math.log(self.length / (turns * 2 * math.pi)) / (2 * math.log(base))
 

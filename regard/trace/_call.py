@@ -497,7 +497,7 @@ def _logsumexp(p: Problem, rows: Tensor) -> Tensor:
         check()
         columns, full = slice(start, min(start + COLUMNS, p.keys)), p.mask is None
         if p.mask is not None and p.mask.static:
-            empty, full = p.mask.span(first, last, columns.start, columns.stop - 1)
+            empty, full = map(bool, p.mask.span(first, last, columns.start, columns.stop - 1))
             if empty:
                 continue
         e = _scores(some, columns, full)

@@ -343,7 +343,7 @@ def test_warm_up_compiles_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> No
     started: list[list[str]] = []
     begin = subprocess.Popen
     monkeypatch.setattr(cpu_additive, "_READY", set())
-    monkeypatch.setattr(cpu_additive, "_compiled", lru_cache(cpu_additive._compiled.__wrapped__))
+    monkeypatch.setattr(cpu_additive, "_load_loops", lru_cache(cpu_additive._load_loops.__wrapped__))
     monkeypatch.setattr(subprocess, "Popen", lambda command, **rest: started.append(command) or begin(command, **rest))
     monkeypatch.setattr(cpu_additive, "usable", lambda: 2)
     assert regard.warm_up(torch.bfloat16) > 0

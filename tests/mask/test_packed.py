@@ -202,7 +202,7 @@ def test_frequencies_that_go_by_the_length_have_one_length(around):
     check_same("more_keys", around(Rotary(Dot(), scaling=NTKScaling(4.0, 5))), Causal(), "auto")  # 4, 5 and 5 keys
     long = around(Rotary(Dot(), scaling=NTKScaling(4.0, 4)))
     q, k, v = inputs("more_keys")
-    for mask in (mask_of("more_keys"), Documents.known(torch.tensor([0, 1, 3, 6]), torch.tensor([0, 4, 9, 14]))):
+    for mask in (mask_of("more_keys"), Documents.from_valid(torch.tensor([0, 1, 3, 6]), torch.tensor([0, 4, 9, 14]))):
         with pytest.raises(ValueError, match="NTKScaling depends on the sequence length, and packed"):
             regard.attend(q, k, v, score=long, mask=mask)
     parts = [x[..., 2:, :] for x in (q, k, v)]

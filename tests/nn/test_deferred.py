@@ -174,21 +174,23 @@ def fresh(make):
     return make().eval()
 
 
-def given(module):
+def caller_tensors(module):
     """Tensors of the caller's, by module and name: they are no parameters, and the caller has them."""
     scores = [(name, part) for name, part in module.named_modules() if isinstance(part, Score)]
-    return {(name, key): part._buffers[key] for name, part in scores for key in part._given if key in part._buffers}
+    return {
+        (name, key): part._buffers[key] for name, part in scores for key in part._caller_tensors if key in part._buffers
+    }
 
 
 def emptied(make, source):
     """Made without memory, then given some, in which anything may stand."""
     with torch.device("meta"):
         module = make().eval()
-    for (name, key), x in given(source).items():
+    for (name, key), x in caller_tensors(source).items():
         setattr(module.get_submodule(name), key, x)
     assert all(x.is_meta for x in module.parameters())
     module.to_empty(device="cpu")
-    spared = {id(x) for x in given(module).values()}
+    spared = {id(x) for x in caller_tensors(module).values()}
     with torch.no_grad():
         for x in (*module.parameters(), *module.buffers()):
             if id(x) not in spared:
@@ -268,7 +270,7 @@ def test_parameters_put_in_the_place_of_none(name):
     source = fresh(make)
     with torch.device("meta"):
         module = make().eval()
-    for (path, key), x in given(source).items():
+    for (path, key), x in caller_tensors(source).items():
         setattr(module.get_submodule(path), key, x)
     module.load_state_dict(source.state_dict(), assign=True)
     assert torch.equal(same(run, module), same(run, source))

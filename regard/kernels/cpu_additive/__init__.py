@@ -163,7 +163,7 @@ class _Terms:
             return table, slope.expand(p.batch, p.heads).contiguous()
         return nothing.expand(p.batch, p.heads, p.queries, 0), nothing.expand(p.batch, p.heads).contiguous()
 
-    def spoiled(self, nan_rows: Tensor | None, nan_keys: Tensor | None) -> Tensor | None:
+    def rows_to_spoil(self, nan_rows: Tensor | None, nan_keys: Tensor | None) -> Tensor | None:
         """Rows that must be NaN, [B, H, L]: their own query is, or a key they see."""
         p = self.p
         bad_rows, bad_keys = _either(nan_rows, p.bad_rows), _either(nan_keys, p.bad_keys)
@@ -180,7 +180,7 @@ class _Terms:
         return torch.cat(chunks, -1)
 
     def spoil(self, out: Tensor, lse: Tensor, nan_rows: Tensor | None = None, nan_keys: Tensor | None = None) -> None:
-        spoiled = self.spoiled(nan_rows, nan_keys)
+        spoiled = self.rows_to_spoil(nan_rows, nan_keys)
         if spoiled is not None:
             out.masked_fill_(spoiled[..., None], torch.nan)
             lse.masked_fill_(spoiled, torch.nan)
@@ -399,11 +399,11 @@ def _start_compiling(real: str, which: str) -> subprocess.Popen[bytes] | None:
 
 def _loops(dtype: torch.dtype, which: str) -> Any:
     with _compiling:
-        return _compiled(str(dtype).removeprefix("torch."), which)
+        return _load_loops(str(dtype).removeprefix("torch."), which)
 
 
 @lru_cache(6)
-def _compiled(real: str, which: str) -> Any:
+def _load_loops(real: str, which: str) -> Any:
     """The module of the loops, with this one compiled for a dtype; prints a notice if that takes over a second."""
     notice = threading.Timer(1.0, _say_compiling)
     notice.daemon = True

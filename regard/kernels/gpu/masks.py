@@ -70,10 +70,10 @@ def _parts(mask: Mask | None) -> list[Mask]:
 def _narrow(left: int | None, right: int | None, part: Mask) -> tuple[int | None, int | None]:
     """The intersection of a window with another."""
     more = (None, 0) if isinstance(part, Causal) else (part.left, part.right)  # type: ignore[attr-defined]
-    return _nearer(left, more[0]), _nearer(right, more[1])
+    return _least(left, more[0]), _least(right, more[1])
 
 
-def _nearer(x: int | None, y: int | None) -> int | None:
+def _least(x: int | None, y: int | None) -> int | None:
     return y if x is None else x if y is None else min(x, y)
 
 

@@ -218,7 +218,7 @@ def _gradients(code: _Code) -> None:
     of_query = [a.splat(row, i) for i in d]
     one = g.constant(1.0)
 
-    def begun(at: Any) -> list[_Vector]:
+    def start_division(at: Any) -> list[_Vector]:
         """x of four dims, 1/(x₂x₃) and 1/(x₀x₁): x₃ times the first is r₂."""
         x = [of_query[i] * bt.load(d[i], b.add(j0, at)) + one for i in range(4)]
         p, q = x[0] * x[1], x[2] * x[3]
@@ -228,14 +228,14 @@ def _gradients(code: _Code) -> None:
     turns = code.whole(count, code.lanes)
     last = b.sub(turns, code.number(1))
     with b.if_then(b.icmp_signed(">=", last, code.number(0))):
-        carried = [_Variable(vector) for vector in begun(code.number(0))]
+        carried = [_Variable(vector) for vector in start_division(code.number(0))]
         sums = [(_Variable(g.constant(0.0)), _Variable(g.constant(0.0))) for _ in d]
         with code.turns(turns) as loop:
             at, next_one = code.times(loop.index, code.lanes), code.after(loop.index, 1)
             x0, x1, x2, x3, p, q = (variable.get() for variable in carried)
             # start the division of the next keys before finishing with these
             more = b.select(b.icmp_signed("<", loop.index, last), next_one, last)
-            for variable, vector in zip(carried, begun(code.times(more, code.lanes)), strict=True):
+            for variable, vector in zip(carried, start_division(code.times(more, code.lanes)), strict=True):
                 variable.set(vector)
             gradient = g.load(row, at)
             for i, r in enumerate((x1 * q, x0 * q, x3 * p, x2 * p)):
@@ -250,7 +250,7 @@ def _gradients(code: _Code) -> None:
             ga.add_to(row, d[i], of_a.get().sum())
 
 
-def _most(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _maximum(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     code = _Code(context, builder, signature, args)
     (row,), (count,) = code.arrays, code.numbers
     top = _Variable(row.constant(float("-inf")))
@@ -313,4 +313,4 @@ def gradients(
 @_intrinsic
 def largest_of(typingctx: Any, row: Any, count: Any) -> Any:
     """The largest of row[:count] within whole vectors, ignoring NaN."""
-    return row.dtype(row, types.int64), _most
+    return row.dtype(row, types.int64), _maximum

@@ -140,7 +140,7 @@ class AdditiveArguments:
             ROWS=32, COLS=32,
         )  # fmt: skip
 
-    def scored(self, series: bool) -> dict[str, Any]:
+    def score_arguments(self, series: bool) -> dict[str, Any]:
         """The arguments from which kernels compute scores."""
         x, y = self.features if series else self.across
         return {"x": x, "y": y, "w": self.w, "omega": self.omega, "setting": self.params, "GROUP": self.exact.group}

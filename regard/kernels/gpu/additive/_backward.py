@@ -132,7 +132,7 @@ class Backward:
         dv, dkey = (self.room(shares, part, into) for into in (self.dv, self.dkey))
         given.kernels.score_gradients[(programs * shares,)](
             v=given.v, grad=self.grad, lse2=self.lse2, delta=self.delta, g_norm=self.norms[0],
-            v_norm=self.norms[1], ds=ds, dv_out=dv, dkey=dkey, **given.scored(form["SERIES"]), **self.terms,
+            v_norm=self.norms[1], ds=ds, dv_out=dv, dkey=dkey, **given.score_arguments(form["SERIES"]), **self.terms,
             **self.query_spans, **given.dropout, **given.values(), **common, **form,
             PRECISION=given.precision(), SHARES=shares, BM=tiles.queries, BN=tiles.keys, STEP=tiles.step,
             AHEAD=given.ahead(tiles.queries), **options(tiles),

@@ -28,8 +28,9 @@ def run(given: AdditiveArguments, out: Tensor, lse: Tensor) -> None:
 def _launch(given: AdditiveArguments, shared: dict[str, Any], out: Tensor, lse: Tensor, series: bool) -> None:
     p, tiles = given.p, given.config.forward_series if series else given.exact
     given.kernels.forward[(p.batch * p.heads * -(-p.queries // tiles.queries),)](
-        out=out, lse=lse, **shared, **given.scored(series), **given.sizes(), SERIES=series, DP=given.padded_dims,
-        BM=tiles.queries, BN=tiles.keys, STEP=tiles.step, AHEAD=given.ahead(tiles.keys), **options(tiles),
+        out=out, lse=lse, **shared, **given.score_arguments(series), **given.sizes(), SERIES=series,
+        DP=given.padded_dims, BM=tiles.queries, BN=tiles.keys, STEP=tiles.step, AHEAD=given.ahead(tiles.keys),
+        **options(tiles),
     )  # fmt: skip
 
 

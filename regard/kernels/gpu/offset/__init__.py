@@ -73,11 +73,11 @@ def error_bound(problem: Problem) -> float:
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:
     dims = problem.v.shape[-1]
-    out, lse = operator.run(NAME, _in_whole_words(problem))
+    out, lse = operator.run(NAME, _pad_rows(problem))
     return out[..., :dims], lse
 
 
-def _in_whole_words(p: Problem) -> Problem:
+def _pad_rows(p: Problem) -> Problem:
     """In half precision, pad q, k and v with zeros so that rows are whole words and not narrow.
 
     Triton 3.6 gave wrong results on an H200 with 64 × 64 tiles, 4 warps, one stage, 20 or 32 dims and 5 or 16 value
@@ -87,14 +87,14 @@ def _in_whole_words(p: Problem) -> Problem:
     if p.dtype == torch.float32:
         return p
     terms = tuple(
-        replace(t, q=_padded_row(t.q), k=_padded_row(t.k)) if isinstance(t, DotTerm) and t.k is not None else t
+        replace(t, q=_pad_row(t.q), k=_pad_row(t.k)) if isinstance(t, DotTerm) and t.k is not None else t
         for t in p.terms.terms
     )
-    values = None if p.terms.values is None else _padded_row(p.terms.values)
-    return replace(p, terms=replace(p.terms, terms=terms, values=values), v=_padded_row(p.v))
+    values = None if p.terms.values is None else _pad_row(p.terms.values)
+    return replace(p, terms=replace(p.terms, terms=terms, values=values), v=_pad_row(p.v))
 
 
-def _padded_row(x: Tensor) -> Tensor:
+def _pad_row(x: Tensor) -> Tensor:
     dims = max(-(-x.shape[-1] // WORD) * WORD, NARROWEST)
     return x if x.shape[-1] == dims else F.pad(x, (0, dims - x.shape[-1]))
 
