@@ -41,7 +41,7 @@ def word_weights(
         raise ValueError(f"weights: expected [layers, heads, T, S], got shape {tuple(weights.shape)}")
     if merge not in ("mean", "max"):
         raise ValueError(f"merge: expected 'mean' or 'max', got {merge!r}")
-    picked = _picked(_picked(weights, layer, "layer"), head, "head").double()
+    picked = _select(_select(weights, layer, "layer"), head, "head").double()
     rows, columns = len(target_words), len(source_words)
     if picked.shape[0] < rows + shift or picked.shape[1] < columns:
         raise ValueError(
@@ -119,7 +119,7 @@ def _shares(matrix: Tensor) -> Tensor:
     return matrix / (matrix.sum(-1, keepdim=True) * matrix.sum(-2, keepdim=True)).sqrt().clamp_min(tiny)
 
 
-def _picked(weights: Tensor, index: int | None, what: str) -> Tensor:
+def _select(weights: Tensor, index: int | None, what: str) -> Tensor:
     if index is None:
         return weights.mean(0)
     if not -len(weights) <= index < len(weights):

@@ -47,7 +47,7 @@ def pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), *, base: int = 
 
 def read_pharaoh(path: str | os.PathLike[str], *, base: int = 0) -> list[Alignment]:
     """A file of Pharaoh lines, one per sentence pair."""
-    return list(_parsed(path, lambda line: parse(line, base=base)))
+    return list(_parse_lines(path, lambda line: parse(line, base=base)))
 
 
 def write_pharaoh(path: str | os.PathLike[str], alignments: Iterable[Iterable[Link]], *, base: int = 0) -> None:
@@ -62,7 +62,7 @@ def read_naacl(path: str | os.PathLike[str]) -> dict[int, Alignment]:
     """
     sure: dict[int, set[Link]] = {}
     possible: dict[int, set[Link]] = {}
-    for number, link, mark in _parsed(path, _naacl):
+    for number, link, mark in _parse_lines(path, _naacl):
         sure.setdefault(number, set()).update([link] if mark != "P" else [])
         possible.setdefault(number, set()).add(link)
     return {number: Alignment(frozenset(sure[number]), frozenset(possible[number])) for number in sure}
@@ -75,7 +75,7 @@ def _naacl(line: str) -> tuple[int, Link, str]:
     return int(match[1]), (int(match[2]) - 1, int(match[3]) - 1), match[4] or "S"
 
 
-def _parsed(path: str | os.PathLike[str], parse_line: Callable[[str], Entry]) -> Iterator[Entry]:
+def _parse_lines(path: str | os.PathLike[str], parse_line: Callable[[str], Entry]) -> Iterator[Entry]:
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:

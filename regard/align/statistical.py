@@ -119,7 +119,7 @@ def learn(
 
     If the pairs have more than ``cells`` cells (source words times target words), some of the longer pairs are skipped.
     """
-    rows = _sampled(source, target, cells)
+    rows = _sample(source, target, cells)
     blocks = list(_blocks(source, target, rows, torch.device(device)))
     keys, where = _table(blocks, vocabulary, torch.device(device))
     one, every = torch.ones(len(keys), device=device), torch.ones(vocabulary, device=device)
@@ -127,12 +127,12 @@ def learn(
     distances = _distances(source, target, rows)
     words = sum(block.target.numel() for block in blocks)
     for iteration in range(iterations if blocks else 0):
-        counts, none, apart, surprise = _expected(model, blocks, where, agree=iteration >= ALONE)
+        counts, none, apart, surprise = _expect(model, blocks, where, agree=iteration >= ALONE)
         if say:
             # in the first iteration t is not normalised
             known = f", {surprise / words / np.log(2):.2f} bits each" if iteration else ""
             say(f"word alignment: {iteration + 1} of {iterations}, {words:,} words{known}, tension {model.tension:.2f}")
-        t, left = _maximised(keys, counts, none, vocabulary)
+        t, left = _maximize(keys, counts, none, vocabulary)
         model = Model(keys, t, left, _tension(distances, apart, model.tension), vocabulary)
     return model
 
@@ -140,7 +140,7 @@ def learn(
 Counts = tuple[Tensor, Tensor]
 
 
-def _expected(
+def _expect(
     model: Model, blocks: Sequence[_Block], where: Sequence[Tensor], *, agree: bool
 ) -> tuple[Counts, Counts, float, float]:
     """Expected counts of entries and of none, in both directions; the mean |i/n − j/m| of links; −Σ log p(f)."""
@@ -168,7 +168,7 @@ def _whole(p: Tensor) -> Tensor:
     return (p * ONE).round().long().flatten()
 
 
-def _maximised(keys: Tensor, counts: Counts, none: Counts, vocabulary: int) -> tuple[Counts, Counts]:
+def _maximize(keys: Tensor, counts: Counts, none: Counts, vocabulary: int) -> tuple[Counts, Counts]:
     """The M step: t, and t of none, in both directions."""
     e = torch.div(keys, vocabulary, rounding_mode="floor")
     f = keys - e * vocabulary
@@ -177,13 +177,13 @@ def _maximised(keys: Tensor, counts: Counts, none: Counts, vocabulary: int) -> t
         total = torch.zeros(vocabulary, dtype=torch.int64, device=keys.device).index_add_(0, given, count)
         entries = torch.bincount(given, minlength=vocabulary)
         smoothed = (total.double() / ONE + ALPHA * entries).clamp(min=ALPHA)
-        t.append(_smoothed(count, smoothed[given]))
+        t.append(_smooth(count, smoothed[given]))
         kinds = len(made.unique())
-        left.append(_smoothed(alone, alone.sum().double() / ONE + ALPHA * kinds))
+        left.append(_smooth(alone, alone.sum().double() / ONE + ALPHA * kinds))
     return (t[0], t[1]), (left[0], left[1])
 
 
-def _smoothed(count: Tensor, total: Tensor) -> Tensor:
+def _smooth(count: Tensor, total: Tensor) -> Tensor:
     """exp(ψ(c + α) − ψ(total))."""
     return ((count.double() / ONE + ALPHA).digamma() - total.digamma()).exp().float().clamp(min=LEAST)
 
@@ -257,10 +257,10 @@ def align(
         torch.cuda.empty_cache()
     if say:
         say(f"word alignment: joining both directions of {source.rows:,} pairs")
-    return _joined(source, target, forward, backward, method)
+    return _symmetrize(source, target, forward, backward, method)
 
 
-def _joined(source: Ragged, target: Ragged, forward: Integers, backward: Integers, method: Method) -> Ragged:
+def _symmetrize(source: Ragged, target: Ragged, forward: Integers, backward: Integers, method: Method) -> Ragged:
     """Symmetrize both directions, pair by pair."""
     rows: list[Sequence[int]] = []
     for row in range(source.rows):
@@ -314,7 +314,7 @@ def links_of(found: Ragged) -> list[Links]:
 # --- blocks of cells, and the table of their entries ---
 
 
-def _sampled(source: Ragged, target: Ragged, cells: int) -> Integers:
+def _sample(source: Ragged, target: Ragged, cells: int) -> Integers:
     """All pairs; or, evenly, a fraction min(1, c/k) of those with k cells: short pairs tell more per cell."""
     own = np.maximum(source.lengths.astype(np.int64) * target.lengths, 1)
     if own.sum() <= cells:

@@ -85,10 +85,10 @@ class Batches(Sequence[Batch]):
         source, target = (self._take(side, own) for side in (0, 1))
         s, t = (_up(int(length.max()), self._multiple) for length in lengths)
         words = self._corpus.subwords
-        target_out = _padded(target, t, last=words.eos_id)
+        target_out = _pad_rows(target, t, last=words.eos_id)
         return Batch(
-            source=_padded(source, s, last=words.eos_id),
-            target_in=_padded(target, t, first=words.bos_id),
+            source=_pad_rows(source, s, last=words.eos_id),
+            target_in=_pad_rows(target, t, first=words.bos_id),
             target_out=torch.full_like(target_out, PAD) if idle else target_out,
             source_lengths=torch.from_numpy(source.lengths + 1),
             target_lengths=torch.from_numpy(target.lengths + 1),
@@ -181,7 +181,7 @@ def pad(rows: Sequence[Sequence[int]], *, multiple: int = 1) -> tuple[Tensor, Te
     """
     ragged = Ragged.of(rows)
     lengths = ragged.lengths + 1
-    return _padded(ragged, _up(int(lengths.max(initial=1)), multiple), last=EOS), torch.from_numpy(lengths)
+    return _pad_rows(ragged, _up(int(lengths.max(initial=1)), multiple), last=EOS), torch.from_numpy(lengths)
 
 
 def prefetch(items: Iterable[Item], depth: int = 4) -> Iterator[Item]:
@@ -273,7 +273,7 @@ def _up(length: int | Integers, multiple: int) -> int | Integers:
     return -(-length // multiple) * multiple
 
 
-def _padded(rows: Ragged, width: int, *, first: int | None = None, last: int | None = None) -> Tensor:
+def _pad_rows(rows: Ragged, width: int, *, first: int | None = None, last: int | None = None) -> Tensor:
     """[N, width]: rows padded at the end, with ``first`` before each or ``last`` after it."""
     out = np.full((rows.rows, width), PAD, np.int64)
     place = np.arange(width) - (first is not None)

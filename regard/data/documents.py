@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.readers import Bad, PairRow, Tsv, _OneFile, _pair, numbered, parse_object
+from regard.data.readers import Bad, PairRow, Tsv, _OneFile, _pair, numbered_lines, parse_object
 from regard.files.text import PathLike
 
 MARK = "¶"  # marks the end of a line
@@ -64,7 +64,7 @@ class Documents(_OneFile):
             for row in Tsv(self.path, self.columns).rows():
                 yield row if isinstance(row, Bad) else (flat(row[0]), flat(row[1]))
             return
-        for where, text in numbered(self.path):
+        for where, text in numbered_lines(self.path):
             yield from [text] if isinstance(text, Bad) else self._pairs(text, where)
 
     def _pairs(self, line: str, where: str) -> Iterator[PairRow]:
@@ -84,7 +84,7 @@ class Documents(_OneFile):
 def with_references(path: PathLike, keys: tuple[str, str] = ("document", "summary")) -> list[tuple[str, list[str]]]:
     """Unchanged documents, each with all its summaries, from JSON lines; for evaluation."""
     found = []
-    for where, line in numbered(path):
+    for where, line in numbered_lines(path):
         entry = line if isinstance(line, Bad) else parse_object(line, where)
         sides = [entry] if isinstance(entry, Bad) else [texts_of(entry, key, where) for key in keys]
         if bad := next((side for side in sides if isinstance(side, Bad)), None):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.readers import Bad, Policy, Report, numbered, parse_object, sift
+from regard.data.readers import Bad, Policy, Report, numbered_lines, parse_object, sift
 from regard.files.bounds import parse_json
 from regard.files.text import whole as read_whole
 
@@ -71,20 +71,20 @@ def _squad(path: Path) -> Iterator[Question | Bad]:
                 yield Bad(where, "not a JSON object", f"got a {type(entry).__name__} among qas")
                 continue
             known: dict[str, Any] = {"answers": []} if entry.get("is_impossible") else {}
-            yield _asked({**entry, "context": context, **known}, where)
+            yield _parse_entry({**entry, "context": context, **known}, where)
 
 
 def _by_line(path: Path, make: Any) -> Iterator[Question | Bad]:
-    for where, text in numbered(path):
+    for where, text in numbered_lines(path):
         yield text if isinstance(text, Bad) else make(text, where)
 
 
 def _json_line(text: str, where: str) -> Question | Bad:
     entry = parse_object(text, where)
-    return entry if isinstance(entry, Bad) else _asked(entry, where)
+    return entry if isinstance(entry, Bad) else _parse_entry(entry, where)
 
 
-def _asked(entry: Mapping[str, Any], where: str) -> Question | Bad:
+def _parse_entry(entry: Mapping[str, Any], where: str) -> Question | Bad:
     """The question of a JSON object. The key "answers" is required, even if empty: it may be misspelt."""
     expected = {"context": "a string", "question": "a string", "answers": "a list of answers, empty if there is none,"}
     for key, kind in expected.items():
@@ -112,10 +112,10 @@ def _question(context: Any, question: Any, answers: Any, where: str, id: str) ->
         except UnicodeEncodeError as error:
             return Bad(where, "not Unicode text", f"a lone surrogate at character {error.start} of the {name}")
     spans = []
-    listed = _listed(answers)
-    if listed is None:
+    each = _list_answers(answers)
+    if each is None:
         return Bad(where, "no such answer", "expected as many places under 'answer_start' as texts under 'text'")
-    for answer in listed:
+    for answer in each:
         found = _span(context, answer)
         if isinstance(found, str):
             return Bad(where, "no such answer", found)
@@ -123,7 +123,7 @@ def _question(context: Any, question: Any, answers: Any, where: str, id: str) ->
     return Question(context, question, tuple(spans), id)
 
 
-def _listed(answers: Any) -> Sequence[Any] | None:
+def _list_answers(answers: Any) -> Sequence[Any] | None:
     """A list of answers, also of Hugging Face's {"text": […], "answer_start": […]}; None if its lengths differ."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         starts = answers.get("answer_start", [None] * len(answers["text"]))

@@ -70,7 +70,7 @@ class Files:
             if None in sides:
                 continue  # count to the end for the error message
             wheres = [f"{path}:{number}" for path in self.paths]
-            decoded = [_decoded(side, where) for side, where in zip(sides, wheres, strict=True)]
+            decoded = [_decode(side, where) for side, where in zip(sides, wheres, strict=True)]
             bad = next((text for text in decoded if isinstance(text, Bad)), None)
             yield bad or _pair(decoded[0], decoded[1], *wheres)
         if counts[0] != counts[1]:
@@ -94,7 +94,7 @@ class _OneFile:
         return (Path(self.path),)
 
     def rows(self) -> Iterator[PairRow]:
-        for where, text in numbered(self.path):
+        for where, text in numbered_lines(self.path):
             yield text if isinstance(text, Bad) else self._row(text, where)
 
     def _row(self, text: str, where: str) -> PairRow:
@@ -223,11 +223,11 @@ def texts(readers: Iterable[Reader], *, bad: Policy = "raise") -> Iterator[str]:
             yield from pair
 
 
-def numbered(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
+def numbered_lines(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
     """The lines of a file, each with its place."""
     for number, line in enumerate(file_lines(path), 1):
         where = f"{path}:{number}"
-        yield where, _decoded(line, where)
+        yield where, _decode(line, where)
 
 
 def parse_object(line: str, where: str) -> dict[str, Any] | Bad:
@@ -239,7 +239,7 @@ def parse_object(line: str, where: str) -> dict[str, Any] | Bad:
     return entry if isinstance(entry, dict) else Bad(where, "not a JSON object", f"got a {type(entry).__name__}")
 
 
-def _decoded(line: bytes, where: str) -> str | Bad:
+def _decode(line: bytes, where: str) -> str | Bad:
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -70,10 +70,10 @@ def compare(
     for outputs in (first, second):
         _check(outputs, references)
     draws = np.random.default_rng(seed).choice(len(references), size=(samples, len(references)))
-    return [_compared(name, metric, (first, second), references, draws) for name, metric in metrics.items()]
+    return [_bootstrap(name, metric, (first, second), references, draws) for name, metric in metrics.items()]
 
 
-def _compared(
+def _bootstrap(
     name: str, metric: Any, both: tuple[Sequence[str], Sequence[str]], references: Sequence[str], draws: Any
 ) -> Comparison:
     counts = [np.array(metric._extract_corpus_statistics(list(x), [list(references)]), np.float64) for x in both]

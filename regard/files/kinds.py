@@ -52,7 +52,7 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
             continue
         value, table = values[name], is_typeddict(hint)
         if not _fits(value, dict if table else hint):
-            raise ValueError(f"{name} must be {_named(dict if table else hint)}, got {excerpt(value)}")
+            raise ValueError(f"{name} must be {_describe(dict if table else hint)}, got {excerpt(value)}")
         if table:
             try:
                 if missing := sorted(hint.__required_keys__ - value.keys()):
@@ -88,13 +88,13 @@ def _fits(value: Any, hint: Any) -> bool:
     return fits and (kind is bool or not isinstance(value, bool))
 
 
-def _named(hint: Any) -> str:
+def _describe(hint: Any) -> str:
     kind, args = get_origin(hint) or hint, get_args(hint)
     if kind in _EITHER:
-        return " or ".join(dict.fromkeys(_named(one) for one in args if one is not NoneType))
+        return " or ".join(dict.fromkeys(_describe(one) for one in args if one is not NoneType))
     if kind is Annotated:
         low, high = args[1].start, args[1].stop - 1
-        return f"{_named(args[0])} of at least {low}" + (f" and at most {high:,}" if high < 2**31 - 1 else "")
+        return f"{_describe(args[0])} of at least {low}" + (f" and at most {high:,}" if high < 2**31 - 1 else "")
     if kind is Literal:
         return "one of " + ", ".join(map(str, args))
     if kind in _LISTS and args and (inner := _KINDS.get(get_origin(args[0]) or args[0])):

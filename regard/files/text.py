@@ -26,7 +26,7 @@ HEAD = 64  # bytes that tell whether a text without a byte order mark is UTF-16
 def lines(path: PathLike, stream: BinaryIO | None = None) -> Iterator[bytes]:
     """The lines of a file, without line ends; with a ``stream``, its lines, and ``path`` is its name."""
     number = 0
-    with _opened(path, stream) as text:
+    with _open(path, stream) as text:
         try:
             for number, line in enumerate(iter(partial(_utf8(text).readline, LINE + 1), b""), 1):
                 if len(line) > LINE:
@@ -39,7 +39,7 @@ def lines(path: PathLike, stream: BinaryIO | None = None) -> Iterator[bytes]:
 
 def whole(path: PathLike, stream: BinaryIO | None = None) -> bytes:
     """A whole file, line ends unchanged."""
-    with _opened(path, stream) as text:
+    with _open(path, stream) as text:
         try:
             return _all(_utf8(text), path).removeprefix(codecs.BOM_UTF8)
         except DAMAGED as error:
@@ -57,7 +57,7 @@ def _all(stream: io.BufferedReader, path: PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def _opened(path: PathLike, stream: BinaryIO | None) -> Iterator[io.BufferedReader]:
+def _open(path: PathLike, stream: BinaryIO | None) -> Iterator[io.BufferedReader]:
     if stream is not None:  # its owner closes it
         yield stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
         return
@@ -73,7 +73,7 @@ def _utf8(stream: io.BufferedReader) -> io.BufferedReader:
     if stream.peek(3)[:3] == b"\x1f\x8b\x08":
         stream = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=stream)))
     encoding = _utf16(stream.peek(HEAD)[:HEAD])
-    return stream if encoding is None else io.BufferedReader(_Recoded(stream, encoding))
+    return stream if encoding is None else io.BufferedReader(_Utf8Stream(stream, encoding))
 
 
 def _utf16(head: bytes) -> str | None:
@@ -92,7 +92,7 @@ def _utf16(head: bytes) -> str | None:
     return encoding if all(sign >= " " or sign in "\t\r\n" for sign in signs) else None
 
 
-class _Recoded(io.RawIOBase):
+class _Utf8Stream(io.RawIOBase):
     """A stream of UTF-16 as UTF-8.
 
     Invalid UTF-16 (half a surrogate pair, half a unit at the end) becomes invalid UTF-8, so that its line is reported

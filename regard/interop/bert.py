@@ -99,7 +99,7 @@ def from_bert(model: BertModel | str | os.PathLike[str], *, bos_id: int = 101, e
     weights = {name.removeprefix("bert."): t.detach().clone() for name, t in weights.items()}
     config = _config(theirs, bos_id, eos_id)
     try:
-        state = _renamed(weights, config)
+        state = _rename(weights, config)
     except KeyError as error:
         raise ValueError(f"a BERT without the weight {error}") from error
     _check_shapes(state, config)
@@ -180,7 +180,7 @@ def _config(theirs: Mapping[str, Any], bos_id: int, eos_id: int) -> TransformerC
     )
 
 
-def _renamed(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+def _rename(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
     """The weights under regard's names."""
     state = {
         "embedding.weight": weights["embeddings.word_embeddings.weight"] / math.sqrt(config.dim),

@@ -75,7 +75,7 @@ def to_spec(
     ``layer`` and ``head`` (None: the mean over heads) select the cross-attention that it returns.
     """
     refuse(model)
-    _needed()
+    _import_ctranslate2()
     from ctranslate2 import specs
 
     c = model.config
@@ -90,9 +90,9 @@ def to_spec(
         "ffn_glu": c.activation == "swiglu",
     }
     heads = c.heads if head is None else 1
-    encoder = specs.TransformerEncoderSpec(c.encoder_layers, c.heads, **how, **_turned(model.encoder))
+    encoder = specs.TransformerEncoderSpec(c.encoder_layers, c.heads, **how, **_rotary_options(model.encoder))
     decoder = specs.TransformerDecoderSpec(
-        c.decoder_layers, c.heads, alignment_layer=layer, alignment_heads=heads, **how, **_turned(model.decoder)
+        c.decoder_layers, c.heads, alignment_layer=layer, alignment_heads=heads, **how, **_rotary_options(model.decoder)
     )
     source = model.embedding if model.source_embedding is None else model.source_embedding
     encoder.embeddings[0].weight = _array(source.weight)
@@ -102,7 +102,7 @@ def to_spec(
         decoder.projection.bias = _array(model.output_bias)
     places = model.positions if model.source_positions is None else model.source_positions
     encoder.position_encodings.encodings = _places(places, positions, c.dim)
-    if not _turned(model.decoder):  # otherwise its specification has no positions
+    if not _rotary_options(model.decoder):  # otherwise its specification has no positions
         decoder.position_encodings.encodings = _places(model.positions, positions, c.dim)
     ours: Any
     for written, ours in zip(encoder.layer, model.encoder, strict=True):
@@ -140,7 +140,9 @@ def refuse(model: Transformer | RNNSeq2Seq) -> None:
             "CTranslate2 has one norm setting: a model whose decoder_norm differs from norm cannot be exported"
         )
     for name, attention in model.named_modules():
-        if isinstance(attention, MultiHeadAttention) and not _known(attention.score, name.endswith("cross_attention")):
+        if isinstance(attention, MultiHeadAttention) and not _supports(
+            attention.score, name.endswith("cross_attention")
+        ):
             kind = type(attention.score).__name__
             raise ValueError(
                 "CTranslate2 supports the dot product, and in self-attention the rotary one: "
@@ -148,20 +150,20 @@ def refuse(model: Transformer | RNNSeq2Seq) -> None:
                 'train with self_score = "rotary" or "dot" and cross_score = "dot"'
             )
     for layers in (model.encoder, model.decoder):
-        if _turned(layers) and c.positions != "none":
+        if _rotary_options(layers) and c.positions != "none":
             raise ValueError(
                 f"CTranslate2 supports one kind of positions: a model with rotary scores and {c.positions} positions "
                 'cannot be exported; train with positions = "none"'
             )
 
 
-def _known(score: Score, cross: bool) -> bool:
+def _supports(score: Score, cross: bool) -> bool:
     if type(score) is Rotary and not cross:
         score = score.inner
     return type(score) is Dot
 
 
-def _turned(layers: nn.ModuleList) -> dict[str, Any]:
+def _rotary_options(layers: nn.ModuleList) -> dict[str, Any]:
     """The rotary options of a stack's self-attention in CTranslate2's terms; empty without rotary scores."""
     found = [
         {
@@ -286,9 +288,9 @@ class CTranslate2Engine:
     name, shift = "ctranslate2", True
 
     def __init__(self, path: str | os.PathLike[str], *, device: str | None = None, int8: bool = False) -> None:
-        ctranslate2 = _needed()
+        ctranslate2 = _import_ctranslate2()
         kind, _, index = (device or ("cuda" if ctranslate2.get_cuda_device_count() else "cpu")).partition(":")
-        with _exported(Path(path)) as folder:
+        with _open_export(Path(path)) as folder:
             self.subwords = Subwords.load(folder / "tokenizer.json")
             table = read_config(folder)["ctranslate2"]
             try:
@@ -334,7 +336,7 @@ class CTranslate2Engine:
             raise ValueError("the ctranslate2 engine does not sample: use the torch engine")
         if words is not None:
             rows = zip(sources, prefixes, strict=True)
-            return [self._known(words, i, row, start, search, ban) for i, (row, start) in enumerate(rows)]
+            return [self._search_known(words, i, row, start, search, ban) for i, (row, start) in enumerate(rows)]
         found = self._search(sources, prefixes, search)
         banned = {PAD, BOS, *ban}
         again = [i for i, row in enumerate(found) if any(banned & {*one.tokens} for one in row)]
@@ -347,13 +349,13 @@ class CTranslate2Engine:
         doubtful = [
             i
             for i, row in enumerate(found)
-            if i in again or prefixes[i] or search.min_length or any(_unended(one) for one in row)
+            if i in again or prefixes[i] or search.min_length or any(_is_cut(one) for one in row)
         ]
         for i in doubtful:
-            found[i] = self._scored(sources[i], found[i], search.length_penalty)
+            found[i] = self._rescore(sources[i], found[i], search.length_penalty)
         return found
 
-    def _known(
+    def _search_known(
         self,
         words: KnownWords,
         sentence: int,
@@ -376,7 +378,7 @@ class CTranslate2Engine:
             ways.update(one[:-1] for one in unknown if len(one) > 1)
             unknown |= {start for start, count in ways.items() if count >= MOST_WAYS}
             names += [self._tokens(one) for one in unknown]
-        return self._scored(source, found, search.length_penalty)
+        return self._rescore(source, found, search.length_penalty)
 
     def _search(
         self, sources: TokenLists, prefixes: TokenLists, search: Search, **options: Any
@@ -398,11 +400,11 @@ class CTranslate2Engine:
             return_end_token=True,
             **options,
         )
-        return [self._found(r, most, search.length_penalty) for r, most in zip(results, longest, strict=True)]
+        return [self._hypotheses(r, most, search.length_penalty) for r, most in zip(results, longest, strict=True)]
 
-    def _scored(self, source: Sequence[int], found: list[EngineHypothesis], alpha: float) -> list[EngineHypothesis]:
+    def _rescore(self, source: Sequence[int], found: list[EngineHypothesis], alpha: float) -> list[EngineHypothesis]:
         """Rescore as regard does: with prefix and end symbol, and banned tokens keep their probability."""
-        rows = [one.tokens[: None if _unended(one) else -1] for one in found]
+        rows = [one.tokens[: None if _is_cut(one) else -1] for one in found]
         read = self.read([source] * len(rows), rows, attention=False)
         return sorted(
             (one._replace(score=one.score / len(one.tokens) ** alpha) for one in read), key=lambda f: -f.score
@@ -440,7 +442,7 @@ class CTranslate2Engine:
     def _tokens(self, ids: Sequence[int]) -> list[str]:
         return [self._names[i] for i in ids]
 
-    def _found(self, result: Any, most: int, alpha: float) -> list[EngineHypothesis]:
+    def _hypotheses(self, result: Any, most: int, alpha: float) -> list[EngineHypothesis]:
         rows = [[self._ids[name] for name in names] for names in result.hypotheses]
         if any(math.isnan(score) for score in result.scores):
             raise NoProbabilities
@@ -452,13 +454,13 @@ class CTranslate2Engine:
         ]
 
 
-def _unended(found: EngineHypothesis) -> bool:
+def _is_cut(found: EngineHypothesis) -> bool:
     """Whether the length limit cut it off."""
     return found.tokens[-1:] != [EOS]
 
 
 @contextmanager
-def _exported(path: Path) -> Iterator[Path]:
+def _open_export(path: Path) -> Iterator[Path]:
     """The folder itself if it is an export, else a temporary export."""
     if "ctranslate2" in read_config(path):
         yield path
@@ -468,7 +470,7 @@ def _exported(path: Path) -> Iterator[Path]:
         yield Path(room) / path.name
 
 
-def _needed() -> Any:
+def _import_ctranslate2() -> Any:
     try:
         import ctranslate2
     except ImportError as error:

@@ -41,7 +41,7 @@ def from_marian(model: MarianMTModel | str | os.PathLike[str]) -> Transformer:
     ``scale_embedding=False`` the embeddings are divided by √dim, which regard multiplies by, and are not tied. Settings
     of training alone (layer drop) are dropped.
     """
-    theirs = _opened(model)
+    theirs = _open(model)
     weights = {name: t.detach().clone() for name, t in theirs.state_dict().items()}
     _check_positions(weights)
     enc, dec, out = (
@@ -104,7 +104,7 @@ def to_marian(model: Transformer, *, max_positions: int = 512) -> MarianMTModel:
 # --- configurations ---
 
 
-def _opened(model: Any) -> Any:
+def _open(model: Any) -> Any:
     from transformers import MarianMTModel
 
     if isinstance(model, (str, os.PathLike)):
@@ -229,7 +229,7 @@ def _pairs(ours: str, theirs: str, cross: bool) -> list[tuple[str, str, bool, bo
     return maps + [(f"{ours}.{own}", f"{theirs}.{other}", False, True) for own, other in norms]
 
 
-def _reordered(t: Tensor, order: Tensor, reads: bool, writes: bool) -> Tensor:
+def _reorder(t: Tensor, order: Tensor, reads: bool, writes: bool) -> Tensor:
     t = t[order] if writes else t
     return t[:, order] if reads and t.ndim == 2 else t
 
@@ -245,7 +245,7 @@ def _layers(names: Any) -> list[tuple[str, str, bool, bool]]:
 
 def _our_layers(weights: dict[str, Tensor], ours: Transformer, order: Tensor) -> dict[str, Tensor]:
     return {
-        f"{own}.{kind}": _reordered(weights[f"{other}.{kind}"], order, reads, writes)
+        f"{own}.{kind}": _reorder(weights[f"{other}.{kind}"], order, reads, writes)
         for own, other, reads, writes in _layers(ours.state_dict())
         for kind in ("weight", "bias")
     }
@@ -253,7 +253,7 @@ def _our_layers(weights: dict[str, Tensor], ours: Transformer, order: Tensor) ->
 
 def _their_layers(ours: dict[str, Tensor], order: Tensor) -> dict[str, Tensor]:
     return {
-        f"{other}.{kind}": _reordered(ours[f"{own}.{kind}"], order, reads, writes)
+        f"{other}.{kind}": _reorder(ours[f"{own}.{kind}"], order, reads, writes)
         for own, other, reads, writes in _layers(ours)
         for kind in ("weight", "bias")
     }

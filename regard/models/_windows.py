@@ -52,7 +52,7 @@ class Windows(NamedTuple):
             return encode(F.pad(source, (1, 0), value=bos), lengths + 1)[:, 1:]
         tokens, sizes = self._cut(source, lengths, count, bos, eos, pad)
         states = encode(tokens.flatten(0, 1), sizes.flatten()).unflatten(0, (-1, count))
-        window = self._owner(lengths, size)  # [N, S]
+        window = self._source_window(lengths, size)  # [N, S]
         place = torch.arange(size, device=source.device) - window * self.stride + 1  # after bos
         at = (window * states.shape[2] + place).clamp(max=count * states.shape[2] - 1)
         out: Tensor = states.flatten(1, 2).gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
@@ -71,7 +71,7 @@ class Windows(NamedTuple):
         tokens = torch.cat((F.pad(inside[..., :-1], (1, 0), value=bos), last), -1)
         return tokens, 1 + left.clamp(0, self.room + 1)
 
-    def _owner(self, lengths: Tensor, size: int) -> Tensor:
+    def _source_window(self, lengths: Tensor, size: int) -> Tensor:
         """[N, S]: the window that each token's state comes from."""
         places = torch.arange(size, device=lengths.device)
         best = ((places - (self.room - self.stride) // 2) // self.stride).clamp(min=0)

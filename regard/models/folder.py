@@ -220,7 +220,7 @@ def open(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> Lo
     tensors, about = read_tensors(weights, check=lambda shapes: _check_shapes(settings["model"], shapes, folder))
     if about.get("store") not in STORES:
         raise Damaged(f"{weights}: unknown storage of weights, {about.get('store')!r}")
-    with _Unfilled():
+    with _SkipInit():
         model = make_model(settings["model"])
     _check_look(settings.get("align", {}), model.config, folder)
     _load(model, unpack(tensors), weights)
@@ -253,7 +253,7 @@ def _check_shapes(table: Mapping[str, Any], stored: Shapes, folder: Path) -> Non
     try:
         if layers > len(stored):  # every layer has weights
             raise ValueError(f"{layers:,} layers, and model.safetensors has {len(stored)} weights")
-        with torch.device("meta"), _Unfilled(shapes=True):
+        with torch.device("meta"), _SkipInit(shapes=True):
             model = make_model(table)
         wanted = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the last: more than 2⁶³ bytes
@@ -288,7 +288,7 @@ def _load(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     model.load_state_dict(weights, assign=True)
 
 
-class _Unfilled(TorchFunctionMode):
+class _SkipInit(TorchFunctionMode):
     """Skip the random initialization of parameters, which takes longer than reading the weights that replace them.
 
     Computed tensors, such as tables of distances, are still computed. With ``shapes``, for a model on the "meta"

@@ -97,7 +97,7 @@ class PointerMemory(Memory):
         return PointerMemory(self.states, self.lengths, self.mask, self.source, wanted)
 
 
-class Pointed(NamedTuple):
+class PointerParts(NamedTuple):
     """The parts of the next token's distribution, for T positions of each document.
 
     ``features`` [N, T, E] go to the softmax over the vocabulary, scaled for it; ``gate`` [N, T] is g before the
@@ -117,7 +117,7 @@ class PointerState(TransformerState):
     covered: Tensor | None = None
     last: Tensor | None = None  # the token read last, [R]
 
-    def covered_by(self, weights: Tensor) -> Tensor:
+    def cover(self, weights: Tensor) -> Tensor:
         """Σ a⁰ before this step, [N, beams, S], to which this step's [N, beams, S] are added."""
         before = torch.zeros_like(weights) if self.covered is None else self.covered.view_as(weights)
         self.covered = (before + weights).flatten(0, 1)
@@ -212,24 +212,24 @@ class PointerTransformer(Transformer):
         )
         return PointerMemory(states, lengths, padding(lengths, source.shape[1]), source)
 
-    def point(self, target_in: Tensor, memory: PointerMemory) -> Pointed:
+    def point(self, target_in: Tensor, memory: PointerMemory) -> PointerParts:
         """The parts of the distributions at all positions of a target [N, T]."""
         features = super().decode(target_in, memory)
-        return self._pointed(features, _lasts(target_in), memory, self._keys(memory))
+        return self._point(features, _lasts(target_in), memory, self._keys(memory))
 
     def decode(self, target_in: Tensor, memory: Memory, *, attention: bool | Tensor = False, **options: Any) -> Any:
         """log P [N, T, V] of a given target, all positions at once, and cross-attention weights if asked."""
         assert isinstance(memory, PointerMemory)
         out = super().decode(target_in, memory, attention=attention, **options)
         features, weights = (out, None) if attention is False else out
-        log_p = self.log_probs(self._pointed(features, _lasts(target_in), memory, self._keys(memory)), memory)
+        log_p = self.log_probs(self._point(features, _lasts(target_in), memory, self._keys(memory)), memory)
         return log_p if attention is False else (log_p, weights)
 
     def logits(self, features: Tensor) -> Tensor:
         """log P unchanged: the output of ``decode`` is already normalised."""
         return features
 
-    def log_probs(self, pointed: Pointed, memory: PointerMemory) -> Tensor:
+    def log_probs(self, pointed: PointerParts, memory: PointerMemory) -> Tensor:
         """log P(w), [N, T, V], in float32 at least: the log of a mixture, of which one part may be 0."""
         assert memory.source is not None
         dtype = torch.promote_types(pointed.features.dtype, torch.float32)
@@ -246,9 +246,9 @@ class PointerTransformer(Transformer):
         keys: Tensor = self.copy_key(memory.states)
         return keys[:, None]
 
-    def _pointed(
+    def _point(
         self, features: Tensor, last: Tensor, memory: PointerMemory, keys: Tensor, state: PointerState | None = None
-    ) -> Pointed:
+    ) -> PointerParts:
         """Of features [N, L, E] and the last two tokens [N, L, 2]; L counts positions, or the beams of ``state``."""
         assert memory.states is not None
         e = self._scores(self.copy_query(features)[:, None], keys, state)
@@ -259,11 +259,11 @@ class PointerTransformer(Transformer):
         e = e.masked_fill(~copyable(memory)[:, None], float("-inf"))
         weights = e.softmax(-1)
         if self.coverage is not None:
-            covered = weights.cumsum(1) - weights if state is None else state.covered_by(weights)
+            covered = weights.cumsum(1) - weights if state is None else state.cover(weights)
             weights = (e - F.softplus(self.coverage) * covered).softmax(-1)
         context = weights.to(memory.states.dtype) @ memory.states
         gate: Tensor = self.gate(torch.cat((features, context.to(features.dtype)), -1))[..., 0]
-        return Pointed(features * self.config.output_scale, gate, weights)
+        return PointerParts(features * self.config.output_scale, gate, weights)
 
     def _scores(self, q: Tensor, k: Tensor, state: PointerState | None) -> Tensor:
         """e [N, L, S]; computed in float32 also under autocast, because a softmax over words depends on it."""
@@ -310,7 +310,7 @@ class PointerTransformer(Transformer):
         rows = features.unflatten(0, (-1, state.beams))
         before = torch.full_like(tokens, -2) if state.last is None else state.last
         last, state.last = torch.stack((tokens, before), -1).unflatten(0, (-1, state.beams)), tokens
-        log_p = self.log_probs(self._pointed(rows, last, state.memory, state.keys, state), state.memory).flatten(0, 1)
+        log_p = self.log_probs(self._point(rows, last, state.memory, state.keys, state), state.memory).flatten(0, 1)
         return (log_p, state, shown) if attention else (log_p, state)
 
 

@@ -105,9 +105,9 @@ def arcs(
     starts, lean = _starts(found, lines, FULL / full), _lean(found, lines)
     for arc in sorted(found, key=lambda arc: -arc.weight):
         _draw(ax, arc, lines, FULL * arc.weight / full, starts[arc], lean)
-    _keys(ax, lines[0], text, found, share, cross)
+    _write_keys(ax, lines[0], text, found, share, cross)
     if cross:
-        _asked(ax, lines[1], text, found)
+        _write_queries(ax, lines[1], text, found)
     style: Any = {"fontsize": SIZE - 1.5, "color": PALE, **text.style}
     ax.text(0, 0, said, transform=ax.transAxes, va="bottom", ha="left", **style)
     write_title(ax, heading or own.title, text.style)
@@ -165,7 +165,7 @@ def _layout(
         if given
     ]
     width = max(max(line.middles) + min(line.middles) for line in lines)
-    lines = [_centred(line, width) for line in lines]
+    lines = [_centre(line, width) for line in lines]
     spans = [abs(lines[0].middles[a.key] - lines[0].middles[a.query]) for a in found] if not names else [0.0]
     high = (14.0 if query is None else 26.0) if names else 22.0 + max(_height(span) for span in [*spans, 0.0])
     low = below - 30 if names else -42.0
@@ -207,7 +207,7 @@ def _apart(middles: list[float], sizes: list[float], wanted: dict[int, float]) -
     return kept
 
 
-def _centred(line: WordRow, width: float) -> WordRow:
+def _centre(line: WordRow, width: float) -> WordRow:
     move = (width - max(line.middles) - min(line.middles)) / 2
     return WordRow(line.words, [x + move for x in line.middles], line.y, line.size, line.written)
 
@@ -271,7 +271,7 @@ def _draw(ax: Axes, arc: Arc, lines: list[WordRow], width: float, x1: float, lea
     ax.add_patch(PathPatch(path, linewidth=width, label=f"{arc.query}-{arc.key}", **style))
 
 
-def _keys(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc], share: bool, cross: bool) -> None:
+def _write_keys(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc], share: bool, cross: bool) -> None:
     """Write the keys. With one query, those it attends to are highlighted and have their weights beside them."""
     one = len({arc.query for arc in found}) == 1
     weight = {arc.key: arc.weight for arc in found} if one else {}
@@ -284,7 +284,7 @@ def _keys(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc], share: 
         ax.text(*place, _amount(weight[i], share), ha="center", va="center", fontsize=small, color=BLUE)
 
 
-def _asked(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc]) -> None:
+def _write_queries(ax: Axes, line: WordRow, text: FigureLabels, found: list[Arc]) -> None:
     """Write the queries; a single drawn query is highlighted."""
     asked = {arc.query for arc in found}
     strong = dict.fromkeys(asked, ORANGE) if len(asked) == 1 else dict.fromkeys(range(len(line.words)), INK)

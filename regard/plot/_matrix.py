@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.align.attention import links
+from regard.align.attention import links as largest_links
 from regard.align.error_rate import quality
 from regard.align.link import Alignment
 from regard.plot._canvas import (
@@ -119,7 +119,7 @@ def alignment(
     own = table(weights, target, source, measure=measure, sides=("target", "source"), **where)
     if own.values.ndim != 2:
         raise ValueError(f"expected word weights [target, source], got shape {tuple(own.values.shape)}")
-    found = _found(own.values) if links is None else frozenset(links)
+    found = largest_links(own.values) if links is None else frozenset(links)
     right = gold if isinstance(gold, Alignment) or gold is None else Alignment(*[frozenset(gold)] * 2)
     _check_links([found] if right is None else [found, right.sure, right.possible], own)
     words = FigureLabels(own.rows, own.columns)
@@ -139,10 +139,6 @@ def alignment(
 
 
 # --- parts ---
-
-
-def _found(values: Tensor) -> frozenset[Link]:
-    return links(values)
 
 
 def _place(

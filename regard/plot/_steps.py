@@ -59,7 +59,7 @@ def steps(
     count = len(columns["weights"])
     words, given = labels(keys, count, "keys"), getattr(query_steps, "weighted", None)
     weighted = None if given is None else numbers(given)
-    kept = _kept(columns["weights"], most)
+    kept = _select_keys(columns["weights"], most)
     text = FigureLabels([words[i] for i in kept], [query or ""])
     rest = [i for i in range(count) if i not in set(kept)]
     left = max(widths(text.groups[0], SIZE, text.family)) + 14
@@ -104,7 +104,7 @@ def _notes(columns: dict[str, Tensor]) -> tuple[str, str, str, str]:
     )
 
 
-def _kept(weights: Tensor, most: int) -> list[int]:
+def _select_keys(weights: Tensor, most: int) -> list[int]:
     """The keys that get a row, in order."""
     if most < 1:
         raise ValueError(f"most: expected at least 1, got {most}")

@@ -112,11 +112,11 @@ def visual(text: str) -> str:
         if not runs or runs[-1][0] != flipped:
             runs.append((flipped, []))
         runs[-1][1].append(cluster)
-    seen = ["".join(map(_mirrored, reversed(part))) if flipped else "".join(part) for flipped, part in runs]
+    seen = ["".join(map(_mirror, reversed(part))) if flipped else "".join(part) for flipped, part in runs]
     return "".join(reversed(seen) if base else seen)
 
 
-def _mirrored(cluster: str) -> str:
+def _mirror(cluster: str) -> str:
     pairs = "()[]{}<>«»‹›"
     at = pairs.find(cluster)
     return cluster if at < 0 or not unicodedata.mirrored(cluster) else pairs[at ^ 1]
@@ -137,9 +137,9 @@ def families(texts: Iterable[str]) -> list[str]:
     missing = {char for text in texts for char in text if not char.isspace() and char not in _JOINERS}
     missing = {char for char in missing if ord(char) > 127 and not unicodedata.combining(char)}
     chosen = [FONT]
-    missing -= _had(FONT, missing)
-    for name in _installed() if missing else ():
-        if had := _had(name, missing):
+    missing -= _glyphs_of(FONT, missing)
+    for name in _other_fonts() if missing else ():
+        if had := _glyphs_of(name, missing):
             chosen.append(name)
             missing -= had
         if not missing:
@@ -158,7 +158,7 @@ def _script(chars: Iterable[str]) -> str:
     return ", ".join(sorted({unicodedata.name(char, "unnamed").split()[0] for char in chars}))
 
 
-def _installed() -> list[str]:
+def _other_fonts() -> list[str]:
     """Names of the other installed fonts, preferred ones first."""
     return sorted(_files(_count()).keys() - {FONT}, key=lambda name: (not name.startswith(_GOOD), "Mono" in name, name))
 
@@ -188,7 +188,7 @@ def _file(entry: Any) -> Any:
     return entry.fname if path is None else path(entry.fname, entry.index)
 
 
-def _had(name: str, chars: Iterable[str]) -> set[str]:
+def _glyphs_of(name: str, chars: Iterable[str]) -> set[str]:
     """The characters that a font has."""
     from matplotlib import font_manager
 

@@ -162,7 +162,7 @@ class _Sentence:
         self.french.append((word, places))
 
     def pair(self) -> Pair:
-        words = _contracted(_elided(self.french))
+        words = _contract(_elide(self.french))
         links = frozenset((place, j) for j, (_, places) in enumerate(words) for place in places)
         return Pair(" ".join(self.english), " ".join(word for word, _ in words), links)
 
@@ -282,7 +282,7 @@ class _Sentence:
         self.noun_phrase(("place",) if english == "in" else ("place", "thing"), only=("a", *DEFINITE))
 
 
-def _elided(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
+def _elide(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
     """Resolve ``a|b`` to b before a vowel, else a; from the right, since a word depends on the next one's form."""
     out: list[tuple[str, tuple[int, ...]]] = []
     for word, places in reversed(words):
@@ -292,7 +292,7 @@ def _elided(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[i
     return out[::-1]
 
 
-def _contracted(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
+def _contract(words: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
     """Contract de le → du and so on; the result has the links of both words."""
     out: list[tuple[str, tuple[int, ...]]] = []
     for word, places in words:

@@ -158,10 +158,10 @@ class Dropout:
         departs = np.flatnonzero(first > plain[merges[chunks]])
         if not len(departs):
             return table.take(chunks)
-        nodes = self._starting(chunks[departs], table)
+        nodes = self._start_nodes(chunks[departs], table)
         # the number of plain steps is one less than the smallest k with first[departs] > plain[k]
         steps = len(plain) - np.searchsorted(plain[::-1], first[departs]) - 1
-        nodes = self._walk(self._plainly(nodes, steps), keys[departs], _chances(p))
+        nodes = self._walk(self._follow_best(nodes, steps), keys[departs], _chances(p))
         # append these nodes to the table as rows
         kinds, which = _distinct(nodes, len(self._degree))
         known = Ragged(np.frombuffer(self._values, np.uint32), np.frombuffer(self._ends, np.int64)).take(kinds)
@@ -170,7 +170,7 @@ class Dropout:
         values = np.concatenate([table.values, known.values.astype(table.values.dtype)])
         return Ragged(values, np.concatenate([table.offsets, table.offsets[-1] + known.offsets[1:]])).take(rows)
 
-    def _starting(self, chunks: Integers, table: Ragged) -> Integers:
+    def _start_nodes(self, chunks: Integers, table: Ragged) -> Integers:
         """The start node of each chunk: its single bytes."""
         if self._of is not table.values:
             self._of, self._starts = table.values, np.full(table.rows, -1)
@@ -179,7 +179,7 @@ class Dropout:
         self._starts[new] = [self._number(own) for own in letters]
         return np.asarray(self._starts[chunks])
 
-    def _plainly(self, nodes: Integers, steps: Integers) -> Integers:
+    def _follow_best(self, nodes: Integers, steps: Integers) -> Integers:
         """From each node along its best edges, as many as ``steps``."""
         moving = np.flatnonzero(steps)
         while len(moving):

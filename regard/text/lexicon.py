@@ -86,7 +86,7 @@ class Lexicon:
         first = [0]
         numbers: dict[tuple[tuple[str, int], ...], int] = {}
 
-        def closed(arrows: list[tuple[str, int]]) -> int:
+        def state_of(arrows: list[tuple[str, int]]) -> int:
             """The state with these transitions: an existing one, or a new one."""
             key = tuple(arrows)
             if key not in numbers:
@@ -106,14 +106,14 @@ class Lexicon:
             )
             while len(path) > shared + 1:
                 arrows, ends = path.pop()
-                number = closed(arrows)
+                number = state_of(arrows)
                 path[-1][0].append((last[len(path) - 1], ~number if ends else number))
             for k in range(shared, len(word)):
                 path.append(([], k == len(word) - 1))
             last = word
         # the start state must be the last one, so it is not shared with an equal state
         numbers.clear()
-        closed(path[0][0])
+        state_of(path[0][0])
         return cls(*(np.array(x, np.int32) for x in (letters, targets, first)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -123,7 +123,7 @@ class Lexicon:
             for name, array in self._arrays.items():
                 member = io.BytesIO()
                 np.lib.format.write_array(member, array, allow_pickle=False)
-                archive.writestr(_dated(name), member.getvalue(), compresslevel=9)
+                archive.writestr(_member(name), member.getvalue(), compresslevel=9)
         write_whole(Path(path), file.getvalue())
 
     @classmethod
@@ -135,7 +135,7 @@ class Lexicon:
             arrays = [_array(found[f"{name}.npy"]) for name in ("letters", "targets", "first")]
         except Exception as error:  # zipfile, zlib and NumPy raise many kinds on a damaged archive
             raise ValueError(f"{path}: cut short, or not a lexicon that regard wrote ({error})") from error
-        if not _sound(*arrays):
+        if not _is_valid(*arrays):
             raise ValueError(f"{path}: not a lexicon that regard wrote: its transitions are invalid")
         return cls(*arrays)
 
@@ -195,7 +195,7 @@ class Lexicon:
         return self._arrows[state]
 
 
-def _dated(name: str) -> zipfile.ZipInfo:
+def _member(name: str) -> zipfile.ZipInfo:
     """An archive member with a fixed date, so that equal contents give equal files."""
     found = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
     found.compress_type = zipfile.ZIP_DEFLATED
@@ -215,7 +215,7 @@ def _array(data: bytes) -> NDArray[np.int32]:
     return np.frombuffer(numbers, np.int32)
 
 
-def _sound(letters: NDArray[np.int32], targets: NDArray[np.int32], first: NDArray[np.int32]) -> bool:
+def _is_valid(letters: NDArray[np.int32], targets: NDArray[np.int32], first: NDArray[np.int32]) -> bool:
     """Whether every transition leads to an earlier state, so that walks end, and a state's letters are distinct."""
     if any(x.ndim != 1 or x.dtype != np.int32 for x in (letters, targets, first)) or len(first) < 2:
         return False

@@ -96,7 +96,7 @@ def sentence_places(line: str) -> list[Interval]:
             parts.append((start, match.end()))
             start = match.end()
     parts.append((start, len(line)))
-    return [place for part in parts if (place := _stripped(line, *part))]
+    return [place for part in parts if (place := _strip(line, *part))]
 
 
 def _halves(line: str, start: int, end: int, keep: Sequence[Interval]) -> list[Interval]:
@@ -108,9 +108,9 @@ def _halves(line: str, start: int, end: int, keep: Sequence[Interval]) -> list[I
 
     clauses = sorted((at for at in _ends(_CLAUSE, line, start, end) if near(at) <= quarter), key=near)
     spaces = sorted(_ends(_SPACE, line, start, end), key=near)
-    for at in chain(clauses, spaces, _outward(line, start, end)):
+    for at in chain(clauses, spaces, _cut_places(line, start, end)):
         if start < at < end and not any(a < at < b for a, b in keep):
-            return [place for part in ((start, at), (at, end)) if (place := _stripped(line, *part))]
+            return [place for part in ((start, at), (at, end)) if (place := _strip(line, *part))]
     return []
 
 
@@ -118,7 +118,7 @@ def _ends(what: re.Pattern[str], line: str, start: int, end: int) -> list[int]:
     return [match.end() for match in what.finditer(line, start, end)]
 
 
-def _outward(line: str, start: int, end: int) -> Iterator[int]:
+def _cut_places(line: str, start: int, end: int) -> Iterator[int]:
     """Indices from the middle outward: first borders of grapheme clusters, then all others."""
     middle = (start + end) // 2
     places = [at for k in range(end - start) for at in (middle - k, middle + k) if start < at < end]
@@ -126,7 +126,7 @@ def _outward(line: str, start: int, end: int) -> Iterator[int]:
     yield from places
 
 
-def _stripped(line: str, start: int, end: int) -> Interval | None:
+def _strip(line: str, start: int, end: int) -> Interval | None:
     """A span without the white space around it; None if nothing else is left."""
     text = line[start:end]
     first = start + len(text) - len(text.lstrip())

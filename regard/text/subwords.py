@@ -215,7 +215,7 @@ class Subwords:
     ) -> list[Encoded]:
         """``encode`` for many lines; ``number`` is that of the first."""
         lines = [lines] if isinstance(lines, str) else list(lines)
-        texts = [self._checked(line) for line in lines]
+        texts = [self._normalize(line) for line in lines]
         if dropout:
             chunks = self.chunks()
             numbers = np.arange(number, number + len(lines))
@@ -224,7 +224,7 @@ class Subwords:
             ids = drawn.lists()
         else:
             ids = [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
-        return [self._located(line, text, row) for line, text, row in zip(lines, texts, ids, strict=True)]
+        return [self._locate(line, text, row) for line, text, row in zip(lines, texts, ids, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of subwords, without special and extra tokens; � replaces invalid UTF-8."""
@@ -250,7 +250,7 @@ class Subwords:
         """An empty table of chunks, for encoding a corpus."""
         split, cut = self._tokenizer.pre_tokenizer.pre_tokenize_str, self._tokenizer.model.tokenize
         return Chunks(
-            lambda line: [piece for piece, _ in split(_PREFIX + text)] if (text := self._checked(line)) else [],
+            lambda line: [piece for piece, _ in split(_PREFIX + text)] if (text := self._normalize(line)) else [],
             lambda piece: [token.id for token in cut(piece)],
             self.sizes.tolist(),
         )
@@ -267,11 +267,11 @@ class Subwords:
         single = {token: i for i, token in enumerate(self._bytes) if len(token) == 1}
         return Dropout(merges, [tuple(single[token[k : k + 1]] for k in range(len(token))) for token in self._bytes])
 
-    def _checked(self, line: str) -> str:
+    def _normalize(self, line: str) -> str:
         check_line(line)
         return _lower(line) if self.lowercase else line
 
-    def _located(self, line: str, text: str, ids: list[int]) -> Encoded:
+    def _locate(self, line: str, text: str, ids: list[int]) -> Encoded:
         """Subwords with their places in the line. ``text`` is the line, perhaps lower-cased."""
         char_of, piece_of, word_of = self._bytes_of(line, text)
         out, byte = Encoded(ids, [], [], []), 0

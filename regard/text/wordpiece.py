@@ -139,7 +139,7 @@ class WordPiece:
         """``encode`` for many lines."""
         lines = [check_line(line) for line in lines]
         found = self._tokenizer.encode_batch(lines, add_special_tokens=False)
-        return [self._located(line, row) for line, row in zip(lines, found, strict=True)]
+        return [self._locate(line, row) for line, row in zip(lines, found, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens; case, accents and spaces may be lost."""
@@ -174,7 +174,7 @@ class WordPiece:
         )
 
     @staticmethod
-    def _located(line: str, row: Any) -> Encoded:
+    def _locate(line: str, row: Any) -> Encoded:
         words = [*word_numbers(line), -1]
         return Encoded(row.ids, row.offsets, [words[start] for start, _ in row.offsets], row.word_ids)
 

@@ -173,10 +173,10 @@ def test_short_pairs_are_kept_before_long_ones():
     lengths = [2, 30] * 100
     source = target = rows(*([1] * n for n in lengths))
     for cells in (300, 5_000, 50_000):
-        kept = [lengths[row] for row in statistical._sampled(source, target, cells)]
+        kept = [lengths[row] for row in statistical._sample(source, target, cells)]
         assert 0.9 * cells - 900 <= sum(n * n for n in kept) <= cells + 900
         assert kept.count(2) == 100 or kept.count(30) <= 1
-    assert len(statistical._sampled(source, target, 100 * 904)) == 200
+    assert len(statistical._sample(source, target, 100 * 904)) == 200
 
 
 def test_empty_lines_have_no_links():

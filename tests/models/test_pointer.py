@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from regard.decode import Limits, NoRepeat, beam, greedy, score
 from regard.models import PointerConfig, PointerTransformer
-from regard.models.pointer import Pointed
+from regard.models.pointer import PointerParts
 from regard.tasks.summarization.mixture import mixture_loss
 from regard.tasks.summarization.train import SummaryObjective, coverage_loss
 from regard.text import PAD
@@ -187,7 +187,7 @@ def test_the_loss_and_its_gradients_stay_numbers(size):
     parts = [torch.randn(3, 4, 16) * size, torch.randn(3, 4) * size, torch.randn(3, 4, 6) * size]
     matrix = torch.randn(40, 16)
     leaves = [x.requires_grad_() for x in (*parts, matrix)]
-    pointed = Pointed(parts[0], parts[1], parts[2].softmax(-1))
+    pointed = PointerParts(parts[0], parts[1], parts[2].softmax(-1))
     loss = mixture_loss(pointed, matrix, SOURCE, TARGET, smoothing=0.1)
     loss[0].backward()
     assert loss.isfinite().all() and all(x.grad.isfinite().all() for x in leaves)

@@ -479,9 +479,9 @@ def test_an_old_matplotlib_gets_letters_in_order_and_no_text_in_svg(monkeypatch,
 
 
 def test_a_missing_font_is_told_once_and_svg_has_the_text(monkeypatch, tmp_path, told):
-    had = _text._had
-    monkeypatch.setattr(_text, "_had", lambda name, chars: had(name, [c for c in chars if c not in "狗猫"]))
-    monkeypatch.setattr(_text, "_installed", list)
+    had = _text._glyphs_of
+    monkeypatch.setattr(_text, "_glyphs_of", lambda name, chars: had(name, [c for c in chars if c not in "狗猫"]))
+    monkeypatch.setattr(_text, "_other_fonts", list)
     words = ["狗", "猫"]
     with pytest.warns(UserWarning, match="no installed font has 狗 猫 .*CJK.*Noto") as caught:
         figure = plot.heatmap(weights(2, 2), words, words)
@@ -494,8 +494,8 @@ def test_a_missing_font_is_told_once_and_svg_has_the_text(monkeypatch, tmp_path,
 
 def test_a_font_that_has_the_characters_is_chosen(monkeypatch):
     sets = {"DejaVu Sans": "é", "One": "狗", "Two": "狗猫", "Three": "ก"}
-    monkeypatch.setattr(_text, "_had", lambda name, chars: {c for c in chars if c in sets[name]})
-    monkeypatch.setattr(_text, "_installed", lambda: ["One", "Two", "Three"])
+    monkeypatch.setattr(_text, "_glyphs_of", lambda name, chars: {c for c in chars if c in sets[name]})
+    monkeypatch.setattr(_text, "_other_fonts", lambda: ["One", "Two", "Three"])
     assert _text.families(["é"]) == ["DejaVu Sans", "sans-serif"]
     assert _text.families(["a狗", "猫"]) == ["DejaVu Sans", "One", "Two", "sans-serif"]
     with warnings.catch_warnings():

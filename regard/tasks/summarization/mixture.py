@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.models.pointer import Pointed
+from regard.models.pointer import PointerParts
 from regard.text.subwords import PAD
 
 FLOOR = 1e-30
@@ -25,7 +25,7 @@ ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}  # probabilities at a time
 
 
 def mixture_loss(
-    pointed: Pointed,
+    pointed: PointerParts,
     weight: Tensor,
     source: Tensor,
     targets: Tensor,
