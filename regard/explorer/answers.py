@@ -21,7 +21,7 @@ from regard.trace import Trace
 
 SIDES = {"self": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 TRAINED = "trained"
-NO_SIDE: replies.Side = {"text": "", "tokens": [], "words": []}  # a side that does not exist
+NO_SIDE: replies.SideJson = {"text": "", "tokens": [], "words": []}  # a side that does not exist
 MAX_TOKENS = 4096  # the most tokens of a side sent completely, keys of steps, and tokens per request
 MAX_MATCHES = 1000  # the most matches of a search
 ALL_QUERIES, SAMPLED_QUERIES = 1024, 256  # a head is measured on all of up to 1,024 queries; of more, on 256
@@ -64,9 +64,9 @@ class Answers:
 
     # --- what there is ---
 
-    def kinds(self) -> list[replies.Kind]:
+    def kinds(self) -> list[replies.KindJson]:
         """The kinds of attention in the trace."""
-        out: list[replies.Kind] = []
+        out: list[replies.KindJson] = []
         for kind, layers in self.trace.kinds.items():
             _, heads, queries, keys = self.trace.shape(0, kind=kind, call=None)
             rows, columns = self._side_names(kind)
@@ -84,12 +84,12 @@ class Answers:
             )
         return out
 
-    def describe(self) -> replies.Described:
+    def describe(self) -> replies.TraceDescription:
         """The kinds, and the sides that their rows and columns are; None for a side too long to be sent completely."""
         there = {name for kind in self.trace.kinds for name in self._side_names(kind)}
         others = sorted(there - {"source", "target"})
         missing = NO_SIDE if others else None
-        found: replies.Described = {
+        found: replies.TraceDescription = {
             "name": self.name,
             "kinds": self.kinds(),
             "source": self._side("source") if "source" in there else missing,
@@ -118,7 +118,7 @@ class Answers:
             return SIDES["self" if rows == columns else "cross"]
         return SIDES[kind]
 
-    def _side(self, name: str) -> replies.Side | None:
+    def _side(self, name: str) -> replies.SideJson | None:
         for kind in self.trace.kinds:
             names = self._side_names(kind)
             if name in names:
@@ -128,7 +128,7 @@ class Answers:
 
     # --- tokens ---
 
-    def tokens(self, *, kind: str, side: str, first: int = 0, end: int | None = None) -> replies.Tokens:
+    def tokens(self, *, kind: str, side: str, first: int = 0, end: int | None = None) -> replies.TokensJson:
         """The names of some rows or columns, ``MAX_TOKENS`` at most."""
         with reading():
             every = self._labels(kind, side).tokens
@@ -137,7 +137,7 @@ class Answers:
             raise Invalid(f"from and to: {end - first:,} tokens; the maximum per request is {MAX_TOKENS:,}")
         return {"tokens": every[first:end], "from": first, "count": len(every)}
 
-    def search(self, *, kind: str, side: str, text: str) -> replies.Found:
+    def search(self, *, kind: str, side: str, text: str) -> replies.FoundJson:
         """Where a text occurs: the index of the first token of each match."""
         if not text.strip():
             raise Invalid("text: it is empty, so there is nothing to search for")
@@ -162,7 +162,7 @@ class Answers:
 
     # --- weights ---
 
-    def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> replies.Row:
+    def row(self, *, kind: str, layer: int, head: str, query: int, measure: str) -> replies.RowJson:
         """One query's attention to each key."""
         with reading():
             weights = self._read_row("weights", kind, layer, head, query)
@@ -216,7 +216,7 @@ class Answers:
         cell = -(-(spans[0][1] - spans[0][0]) // size[0])
         return Tile(found.float().numpy(), samples is None or samples >= cell)
 
-    def heads(self, *, kind: str) -> replies.Heads:
+    def heads(self, *, kind: str) -> replies.HeadsJson:
         """Means over queries of each head's entropy, weight on the first key, and distance, [layers][heads].
 
         ``rows`` of the ``queries`` were measured: all, or ``SAMPLED_QUERIES`` of them, evenly spread.
@@ -246,7 +246,7 @@ class Answers:
 
     def steps(
         self, *, kind: str, layer: int, head: str, query: int, score: str = TRAINED, key: int | None = None
-    ) -> replies.Steps:
+    ) -> replies.StepsJson:
         """Every number on the way from one query to its context."""
         if head_of(head) is None:
             raise Invalid("head: the steps are those of one head; give its number")
@@ -271,21 +271,21 @@ class Answers:
         if scale not in (None, dim**-0.5):  # a scale other than 1/√d
             written = written.replace("/ √d", f"· {scale:g}")
         out |= {"formula": written, "terms": terms(found.score), "scale": scale}
-        return cast(replies.Steps, out)  # the fields of QuerySteps, and those added here
+        return cast(replies.StepsJson, out)  # the fields of QuerySteps, and those added here
 
     # --- what needs more than a trace ---
 
     def align(
         self, *, layer: int | None = None, head: str | None = None, shift: str | None = None, gold: str | None = None
-    ) -> replies.Alignment:
+    ) -> replies.AlignmentJson:
         """Word links: of translations."""
         raise Unable("this trace is not of a translation, so it has no word links")
 
-    def effects(self, *, kind: str, layer: int | None = None) -> replies.Effects:
+    def effects(self, *, kind: str, layer: int | None = None) -> replies.EffectsJson:
         """How log p changes without each head, in a layer or in all; needs a model and a target."""
         raise Unable(_NO_MODEL)
 
-    def knockout(self, *, heads: Sequence[replies.HeadPlace]) -> replies.Without:
+    def knockout(self, *, heads: Sequence[replies.HeadPlace]) -> replies.WithoutJson:
         """How log p changes without some heads; needs a model and a target."""
         raise Unable(_NO_MODEL)
 

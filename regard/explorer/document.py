@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.explorer.http import replies
 from regard.explorer.initial_view import HeadChoice, InitialView
-from regard.explorer.packer import Packed, Packer, length, text
+from regard.explorer.packer import PackedNumbers, Packer, length, text
 from regard.explorer.scores import formula, terms
 from regard.trace import Trace
 from regard.trace._call import Call
@@ -31,17 +31,17 @@ ROOM = 4_000_000  # characters that all may take, where weights leave so many
 
 class _PackedHead(TypedDict):
     head: int | None
-    q: Packed
-    k: Packed
-    v: Packed
-    recorded: Packed | None
-    output: Packed | None
+    q: PackedNumbers
+    k: PackedNumbers
+    v: PackedNumbers
+    recorded: PackedNumbers | None
+    output: PackedNumbers | None
     allowed: str | None
 
 
 class PackedHead(_PackedHead, total=False):
-    products: Packed
-    scaled: Packed
+    products: PackedNumbers
+    scaled: PackedNumbers
 
 
 class PackedLayer(TypedDict):
@@ -51,8 +51,8 @@ class PackedLayer(TypedDict):
     formula: str
     terms: str
     scale: float | None
-    query_inputs: Packed | None
-    key_inputs: Packed | None
+    query_inputs: PackedNumbers | None
+    key_inputs: PackedNumbers | None
     heads: list[PackedHead]
 
 
@@ -71,8 +71,8 @@ class Budget:
 
 def document(
     trace: Trace,
-    described: replies.Described,
-    measures: list[replies.Heads],
+    described: replies.TraceDescription,
+    measures: list[replies.HeadsJson],
     *,
     version: str,
     opened: InitialView,
@@ -259,7 +259,7 @@ def _layer(trace: Trace, place: HeadChoice, name: str, found: Vectors, packer: P
 
 
 def _head(place: HeadChoice, found: Vectors, scale: float | None, packer: Packer, full: bool) -> PackedHead:
-    def maybe(x: Tensor | None) -> Packed | None:
+    def maybe(x: Tensor | None) -> PackedNumbers | None:
         return None if x is None else packer.pack(x)
 
     scaled = found.all_scaled() if found.scale is None or found.scale != scale else None

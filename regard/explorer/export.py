@@ -134,7 +134,7 @@ def translation(
     return True
 
 
-def _describe(answers: Answers, title: str) -> replies.Described:
+def _describe(answers: Answers, title: str) -> replies.TraceDescription:
     """What the service says of the trace, with an empty side where there is none."""
     found = answers.describe()
     found["source"], found["target"] = found["source"] or NO_SIDE, found["target"] or NO_SIDE

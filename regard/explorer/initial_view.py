@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypedDict
 from urllib.parse import urlencode
 
-from regard.explorer.http.replies import Alignment
+from regard.explorer.http.replies import AlignmentJson
 from regard.trace import Trace
 
 VIEWS = ("sentence", "steps", "heads", "compare", "align")
@@ -44,7 +44,7 @@ def initial_view(
     layer: int | None = None,
     head: int | str | None = None,
     query: int | None = None,
-    alignment: Alignment | None = None,
+    alignment: AlignmentJson | None = None,
 ) -> InitialView:
     """Anything left out is chosen by the page: the first kind, layer and head, or for cross-attention the alignment's.
 
@@ -67,7 +67,7 @@ def initial_view(
 
 
 def _head(
-    trace: Trace, kind: str, layer: int | None, head: int | str | None, usual: Alignment | None
+    trace: Trace, kind: str, layer: int | None, head: int | str | None, usual: AlignmentJson | None
 ) -> tuple[int, int | None]:
     layers, heads = trace.kinds[kind], trace.shape(0, kind=kind)[1]
     if layer is None:

@@ -52,19 +52,19 @@ class Labels:
         return cls(list(tokens), "".join(parts), spans, words)
 
     @classmethod
-    def of_side(cls, side: replies.Side) -> Labels:
+    def of_side(cls, side: replies.SideJson) -> Labels:
         """From a side of a translation, which knows its words."""
         tokens = side["tokens"]
         spans = [(token["start"], token["end"]) for token in tokens]
         return cls([token["text"] for token in tokens], side["text"], spans, [token["word"] for token in tokens])
 
-    def side(self) -> replies.Side:
+    def side(self) -> replies.SideJson:
         """As the page shows it."""
         words: dict[int, list[int]] = {}
         for (start, end), word in zip(self.spans, self.words, strict=True):
             if word >= 0:
                 words.setdefault(word, [start, end])[1] = end
-        tokens: list[replies.Token] = [
+        tokens: list[replies.TokenJson] = [
             {"text": self.text[start:end] or token, "start": start, "end": end, "word": word}
             for token, (start, end), word in zip(self.tokens, self.spans, self.words, strict=True)
         ]

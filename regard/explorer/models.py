@@ -30,7 +30,7 @@ class ModelService(Protocol):
 
     task: replies.Task
     limit: int
-    kinds: list[replies.Kind]
+    kinds: list[replies.KindJson]
 
     @property
     def model(self) -> nn.Module: ...
@@ -74,7 +74,7 @@ class Models:
             raise Invalid(f"model: {wanted[:60]!r} is for {other}; for {task} there are {', '.join(known)}")
         raise Invalid(f"model: there is no {wanted[:60]!r}; there are {', '.join(known)}")
 
-    def describe(self) -> list[replies.Model]:
+    def describe(self) -> list[replies.ModelJson]:
         """What /api/models tells of each."""
         return [
             {

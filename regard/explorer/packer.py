@@ -12,7 +12,7 @@ from torch import Tensor
 _TYPES = {(8, False): "u1", (8, True): "i1", (16, False): "<u2", (16, True): "<i2"}
 
 
-class Packed(TypedDict):
+class PackedNumbers(TypedDict):
     """A matrix as text."""
 
     shape: list[int]
@@ -50,7 +50,7 @@ class Packer:
         """How exact it all is."""
         return {"bits": self.bits, "error": self.error}
 
-    def pack(self, matrix: Tensor) -> Packed:
+    def pack(self, matrix: Tensor) -> PackedNumbers:
         """[R, C] → data [R, C] and scale [R] with data · scale ≈ matrix, a row of zeros with scale 1.
 
         The scale of a row is float32(max |x| / the largest whole number), so that no error is over half of it (but for

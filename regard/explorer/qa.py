@@ -22,14 +22,14 @@ class QAService:
     """Answers by one model."""
 
     task: replies.Task = "qa"
-    kinds: list[replies.Kind]
+    kinds: list[replies.KindJson]
 
     def __init__(self, answerer: Answerer) -> None:
         self.answerer, self.model, self.limit = answerer, answerer.model, answerer.room.most
         self.kinds = []
         answerer.answer("a", "a")
 
-    def run(self, name: str, n_best: int, requests: Sequence[QuestionRequest]) -> list[replies.Answer | Invalid]:
+    def run(self, name: str, n_best: int, requests: Sequence[QuestionRequest]) -> list[replies.AnswerJson | Invalid]:
         """The answers to questions, each with its likeliest places and with what its words attended to."""
         found = self.answerer.answers(requests, n_best=n_best, attention=True)
         return [
@@ -38,7 +38,7 @@ class QAService:
         ]
 
 
-def _reply(name: str, asked: QuestionRequest, answer: Answer) -> replies.Answer:
+def _reply(name: str, asked: QuestionRequest, answer: Answer) -> replies.AnswerJson:
     context, question = passage(asked.context), passage(asked.question)
     shape = len(question["words"]), len(context["words"])
     return {

@@ -18,21 +18,21 @@ SentencePart = tuple[int, str, Encoded]
 """Where a sentence begins in the text, the sentence, and its subwords."""
 
 
-def source_side(text: str, parts: Sequence[SentencePart]) -> replies.Side:
+def source_side(text: str, parts: Sequence[SentencePart]) -> replies.SideJson:
     """As the encoder reads it: the end symbol comes last."""
     side = _side(text, parts)
     side["tokens"].append({"text": "</s>", "start": len(text), "end": len(text), "word": -1})
     return side
 
 
-def target_side(text: str, parts: Sequence[SentencePart]) -> replies.Side:
+def target_side(text: str, parts: Sequence[SentencePart]) -> replies.SideJson:
     """As the decoder reads it: the start symbol comes first."""
     side = _side(text, parts)
     side["tokens"].insert(0, {"text": "<s>", "start": 0, "end": 0, "word": -1})
     return side
 
 
-def alignment(weights: Tensor, look: Look, aer: float | None = None) -> replies.Alignment:
+def alignment(weights: Tensor, look: Look, aer: float | None = None) -> replies.AlignmentJson:
     """Word weights [J, I] to seven digits, which ones they are, and the links they give."""
     found = sorted(map(list, links(weights)))
     layer, head, shift = look
@@ -55,7 +55,7 @@ def place_sentences(text: str, sentences: Sequence[tuple[str, Encoded]]) -> list
     return parts
 
 
-def passage(text: str) -> replies.Passage:
+def passage(text: str) -> replies.PassageJson:
     """A text and its words.
 
     >>> passage(" a  bc")["words"]
@@ -74,13 +74,13 @@ def weights(of_words: Tensor | None, shape: tuple[int, int]) -> replies.Matrix:
     return found
 
 
-def _words(text: str) -> Iterator[replies.Word]:
+def _words(text: str) -> Iterator[replies.WordJson]:
     for match in re.finditer(r"\S+", text):
         yield {"text": match[0], "start": match.start(), "end": match.end()}
 
 
-def _side(text: str, parts: Sequence[SentencePart]) -> replies.Side:
-    tokens: list[replies.Token] = []
+def _side(text: str, parts: Sequence[SentencePart]) -> replies.SideJson:
+    tokens: list[replies.TokenJson] = []
     words = list(_words(text))
     for begin, sentence, encoded in parts:
         first = sum(word["end"] <= begin for word in words)

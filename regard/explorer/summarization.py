@@ -22,14 +22,14 @@ class SummarizationService:
     """Summaries by one model."""
 
     task: replies.Task = "summarization"
-    kinds: list[replies.Kind]
+    kinds: list[replies.KindJson]
 
     def __init__(self, summarizer: Summarizer) -> None:
         self.summarizer, self.model, self.limit = summarizer, summarizer.model, summarizer.limit
         self.kinds = []
         summarizer.outputs(["a"], beam=1, max_length=2)
 
-    def run(self, name: str, way: SummaryOptions, requests: Sequence[str]) -> list[replies.Summary | Invalid]:
+    def run(self, name: str, way: SummaryOptions, requests: Sequence[str]) -> list[replies.SummaryJson | Invalid]:
         """The summaries of documents, each with what its words were made of."""
         found = self.summarizer.outputs(requests, beam=way.beam, length=way.length)
         return [
@@ -38,10 +38,10 @@ class SummarizationService:
         ]
 
 
-def _reply(name: str, text: str, output: SummaryOutput) -> replies.Summary:
+def _reply(name: str, text: str, output: SummaryOutput) -> replies.SummaryJson:
     summary = output.summaries[0]
     shape = len(summary.words), len(summary.source)
-    words: list[replies.Word] = [{"text": word, "start": start, "end": end} for word, start, end in summary.source]
+    words: list[replies.WordJson] = [{"text": word, "start": start, "end": end} for word, start, end in summary.source]
     return {
         "summary": summary.text,
         "source": {"text": text, "words": words},
@@ -55,7 +55,7 @@ def _reply(name: str, text: str, output: SummaryOutput) -> replies.Summary:
     }
 
 
-def _find_words(text: str, words: Sequence[str]) -> Iterator[replies.Word]:
+def _find_words(text: str, words: Sequence[str]) -> Iterator[replies.WordJson]:
     """Words with where they are in the text; what is not there as it is (half a character) is nowhere.
 
     >>> [(word["start"], word["end"]) for word in _find_words("a b\\na", ["a", "b", "�", "a"])]

@@ -27,7 +27,7 @@ class TranslationRequest:
 class RecordedTranslation(NamedTuple):
     """The answer to a request for a trace, and what is kept for rows, tiles and steps."""
 
-    answer: replies.Described
+    answer: replies.TraceDescription
     kept: view.Recording
 
 
@@ -37,12 +37,13 @@ class TranslationService:
     task: replies.Task = "translation"
 
     def __init__(self, translator: Translator) -> None:
+        assert translator.model is not None
         self.translator, self.model, self.limit = translator, translator.model, translator.limit
         self.kinds = _kinds(translator)
 
     def run(
         self, name: str, beam: int | None, requests: Sequence[TranslationRequest]
-    ) -> list[replies.Translation | RecordedTranslation | Invalid]:
+    ) -> list[replies.TranslationJson | RecordedTranslation | Invalid]:
         """What becomes of texts; a beam of None is the model's own."""
         outputs = self._outputs(requests, beam)
         return [self._answer(name, request, output) for request, output in zip(requests, outputs, strict=True)]
@@ -65,7 +66,7 @@ class TranslationService:
 
     def _answer(
         self, name: str, request: TranslationRequest, output: TranslationOutput
-    ) -> replies.Translation | RecordedTranslation | Invalid:
+    ) -> replies.TranslationJson | RecordedTranslation | Invalid:
         if output.problem:
             return Invalid(f"text: {output.problem}")
         try:
@@ -80,7 +81,7 @@ class TranslationService:
             return problem
 
 
-def _kinds(translator: Translator) -> list[replies.Kind]:
+def _kinds(translator: Translator) -> list[replies.KindJson]:
     """What a model has to look at; how long rows and columns are depends on the text."""
     kinds = view.record(translator, "a", "a").kinds()
     for kind in kinds:
@@ -94,7 +95,7 @@ def _to_translate(translator: Translator, request: TranslationRequest) -> bool:
     return not request.trace or 0 < len(translator.subwords.encode(request.text).ids) <= translator.limit
 
 
-def _reply(name: str, translator: Translator, text: str, output: TranslationOutput) -> replies.Translation:
+def _reply(name: str, translator: Translator, text: str, output: TranslationOutput) -> replies.TranslationJson:
     """A translation with both sides and its word links; a text may have been cut into sentences."""
     found = output.translations[0]
     sources = [(shown.read, shown.source) for shown in found.attention]

@@ -38,6 +38,7 @@ def record(translator: Translator, text: str, target: str, *, own: bool = False)
         most = None if positions is None else positions - 1
     wanted = encode_side(translator, target, "target", most)
     model, device = translator.model, translator.device
+    assert model is not None
     read = torch.tensor([[*source.ids, model.eos_id]], device=device)
     given = torch.tensor([[model.bos_id, *wanted.ids]], device=device)
     with torch.no_grad(), recording(model, inputs=True) as trace:
@@ -78,14 +79,14 @@ class Recording(Answers):
         sides = source_side(source[0], [(0, *source)]), target_side(target[0], [(0, *target)])
         self._sides = dict(zip(("source", "target"), sides, strict=True))
 
-    def describe(self) -> replies.Described:
+    def describe(self) -> replies.TraceDescription:
         """Both sides, the kinds, and the alignment that the model's own settings give."""
         found = super().describe()
         found["translation"], found["model"] = self._target[0], self.model
         found["alignment"], found["note"] = self.align(), self.note
         return found
 
-    def _side(self, name: str) -> replies.Side:
+    def _side(self, name: str) -> replies.SideJson:
         return self._sides[name]
 
     def _side_names(self, kind: str) -> tuple[str, str]:
@@ -102,7 +103,7 @@ class Recording(Answers):
         head: str | None = None,
         shift: str | None = None,
         gold: str | None = None,
-    ) -> replies.Alignment:
+    ) -> replies.AlignmentJson:
         """Word links by cross-attention, and their error rate where right ones are given."""
         turned = None if shift is None else shift == "1"
         with reading():
@@ -117,7 +118,7 @@ class Recording(Answers):
 
     # --- without heads ---
 
-    def effects(self, *, kind: str, layer: int | None = None) -> replies.Effects:
+    def effects(self, *, kind: str, layer: int | None = None) -> replies.EffectsJson:
         """How the target's log-probability changes without each head, [layers][heads], or of one layer, [1][heads]."""
         with reading():
             _, heads, _, _ = self.trace.shape(layer or 0, kind=kind, call=None)
@@ -128,7 +129,7 @@ class Recording(Answers):
             ]
         return {"kind": kind, "base": number(base.item()), "change": numbers(torch.tensor(alone))}
 
-    def knockout(self, *, heads: Sequence[replies.HeadPlace]) -> replies.Without:
+    def knockout(self, *, heads: Sequence[replies.HeadPlace]) -> replies.WithoutJson:
         """The target's log-probability without these heads, and how that of each token changes.
 
         ``tokens`` are those that are predicted: the target's subwords, then </s>.
@@ -150,7 +151,9 @@ class Recording(Answers):
         """log p of each token of the target and of its end, the model being run without these heads, [T + 1]."""
         check()
         logits = self.trace.ablate(out)[0]
-        wanted = torch.tensor([*self._target[1].ids, self._translator.model.eos_id], device=logits.device)
+        model = self._translator.model
+        assert model is not None
+        wanted = torch.tensor([*self._target[1].ids, model.eos_id], device=logits.device)
         found: Tensor = logits.double().log_softmax(-1).gather(-1, wanted[:, None])[:, 0].cpu()
         return found
 

@@ -127,7 +127,7 @@ class Desk:
 
     def models(self, _: Arguments) -> Reply:
         described = self.describe()
-        model: replies.Model = {
+        model: replies.ModelJson = {
             "name": described["model"],
             "task": "translation",
             "architecture": "",
@@ -136,7 +136,7 @@ class Desk:
             "kinds": described["kinds"],
             "limit": 0,
         }
-        found: replies.Models = {
+        found: replies.ModelsJson = {
             "models": [model],
             "scores": list(shapes.SCORES),
             "measures": self.measures(),
@@ -147,7 +147,7 @@ class Desk:
     def traces(self, _: Arguments) -> Reply:
         return {"traces": [{"id": TRACE, "name": self.answers.name, "kinds": self.answers.kinds()}]}, []
 
-    def describe(self) -> replies.Trace:
+    def describe(self) -> replies.TraceJson:
         found = self.answers.describe()
         return {**found, "id": TRACE, "model": found["model"] or self.answers.name or "trace"}
 

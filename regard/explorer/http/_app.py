@@ -150,7 +150,7 @@ class Service:
         return to_json(api.openapi(self._limits, _version()))
 
     async def models(self, _: Arguments) -> Response:
-        found: replies.Models = {
+        found: replies.ModelsJson = {
             "models": self._models.describe(),
             "scores": list(shapes.SCORES),
             "measures": list(replies.MEASURES),
@@ -181,7 +181,7 @@ class Service:
         return to_json({"id": self._traces.add(found.kept, found.kept.size), **found.answer})
 
     async def traces(self, _: Arguments) -> Response:
-        given: list[replies.Named] = [
+        given: list[replies.NamedJson] = [
             {"id": id, "name": each.name, "kinds": each.kinds()} for id, each in self._given.items()
         ]
         return to_json({"traces": given})

@@ -1,5 +1,6 @@
 """What the service answers, as Python types; their schemas, and the page's TypeScript types, are made of them.
 
+A schema has the name of its type without ``Json``.
 In ``Annotated``, a text describes a field, and a schema stands in place of the one that its type would have.
 """
 
@@ -33,7 +34,7 @@ Task = Literal["translation", "summarization", "qa"]
 SideName = Annotated[str, "source, target, or one of a trace's sides"]
 
 
-class Error(TypedDict):
+class ErrorJson(TypedDict):
     error: Annotated[str, "the error, in words"]
 
 
@@ -41,32 +42,32 @@ class _Status(TypedDict):
     status: Annotated[Literal["ok", "stuck", "stopping"], "503 but for ok"]
 
 
-class Health(_Status, total=False):
+class HealthJson(_Status, total=False):
     problem: Annotated[str, "the problem, in words"]
 
 
 # --- texts ---
 
 
-class Word(TypedDict):
+class WordJson(TypedDict):
     text: str
     start: int
     end: int
 
 
-class Token(Word):
+class TokenJson(WordJson):
     word: Annotated[int, "index into words; -1 for none"]
 
 
-class Side(TypedDict):
+class SideJson(TypedDict):
     text: str
-    tokens: list[Token]
-    words: list[Word]
+    tokens: list[TokenJson]
+    words: list[WordJson]
 
 
-class Passage(TypedDict):
+class PassageJson(TypedDict):
     text: str
-    words: list[Word]
+    words: list[WordJson]
 
 
 # --- models ---
@@ -81,23 +82,23 @@ class _ModelKind(TypedDict):
     score: str
 
 
-class Kind(_ModelKind, total=False):
+class KindJson(_ModelKind, total=False):
     queries: Annotated[int, "rows of its matrices; of a trace, not of a model"]
     keys: int
 
 
-class Model(TypedDict):
+class ModelJson(TypedDict):
     name: str
     task: Task
     architecture: str
     parameters: int
     default: Annotated[bool, "of its task"]
-    kinds: Annotated[list[Kind], "what a trace of it has; of translators alone"]
+    kinds: Annotated[list[KindJson], "what a trace of it has; of translators alone"]
     limit: Annotated[int, "subwords that a sentence, a document or a question may have"]
 
 
-class Models(TypedDict):
-    models: list[Model]
+class ModelsJson(TypedDict):
+    models: list[ModelJson]
     scores: list[str]
     measures: list[str]
     version: str
@@ -106,7 +107,7 @@ class Models(TypedDict):
 # --- what models make ---
 
 
-class Alignment(TypedDict):
+class AlignmentJson(TypedDict):
     weights: Annotated[Matrix, "a row per target word, a column per source word"]
     links: list[Annotated[list[int], "source word, target word"]]
     layer: int | None
@@ -115,45 +116,45 @@ class Alignment(TypedDict):
     aer: Maybe
 
 
-class Translation(TypedDict):
+class TranslationJson(TypedDict):
     translation: str
     model: str
-    source: Side
-    target: Side
-    alignment: Alignment
+    source: SideJson
+    target: SideJson
+    alignment: AlignmentJson
     note: Annotated[str, "what was done to the text, or empty"]
 
 
-class Copied(TypedDict):
+class CopiedJson(TypedDict):
     probability: Annotated[float, "that the word was copied, not generated"]
     position: Annotated[int | None, "the word of the text it is most likely a copy of"]
 
 
-class Summary(TypedDict):
+class SummaryJson(TypedDict):
     summary: str
-    source: Passage
-    target: Passage
+    source: PassageJson
+    target: PassageJson
     attention: Annotated[Matrix, "how much each summary word (a row) attends to each word of the text"]
-    copied: list[Copied]
+    copied: list[CopiedJson]
     score: Annotated[float, "what the search ranks by"]
     log_prob: float
     model: str
     note: str
 
 
-class Candidate(Word):
+class CandidateJson(WordJson):
     score: float
 
 
-class Answer(TypedDict):
+class AnswerJson(TypedDict):
     answer: Annotated[str, "context[start:end]; empty if the context has no answer"]
     start: Annotated[int | None, "in characters of the context; null where there is no answer"]
     end: int | None
     score: Annotated[float, "the answer's probability among all places and no answer"]
     no_answer: float
-    candidates: list[Candidate]
-    context: Passage
-    question: Passage
+    candidates: list[CandidateJson]
+    context: PassageJson
+    question: PassageJson
     attention: Annotated[
         Matrix,
         "how much each question word (a row) attends to each context word, in the window of the first candidate",
@@ -173,38 +174,38 @@ class HeadPlace(TypedDict):
     head: int
 
 
-class _Described(TypedDict):
+class _TraceDescription(TypedDict):
     translation: str
     model: str
-    source: Annotated[Side | None, "null where it is too long: see tokens"]
-    target: Side | None
-    alignment: Alignment | None
+    source: Annotated[SideJson | None, "null where it is too long: see tokens"]
+    target: SideJson | None
+    alignment: AlignmentJson | None
     note: Annotated[str, "what was done to the text, or empty"]
     name: str
-    kinds: list[Kind]
+    kinds: list[KindJson]
 
 
-class Described(_Described, total=False):
+class TraceDescription(_TraceDescription, total=False):
     """A trace without its id."""
 
-    sides: Annotated[dict[str, Side | None], "of towers, in the place of source and target"]
+    sides: Annotated[dict[str, SideJson | None], "of towers, in the place of source and target"]
 
 
-class Trace(Described):
+class TraceJson(TraceDescription):
     id: str
 
 
-class Named(TypedDict):
+class NamedJson(TypedDict):
     id: str
     name: str
-    kinds: list[Kind]
+    kinds: list[KindJson]
 
 
-class Traces(TypedDict):
-    traces: list[Named]
+class TracesJson(TypedDict):
+    traces: list[NamedJson]
 
 
-class Row(TypedDict):
+class RowJson(TypedDict):
     values: Vector
     query: int
     kind: KindName
@@ -214,15 +215,15 @@ class Row(TypedDict):
     entropy: Annotated[Real, "of the weights, in nats"]
 
 
-Tokens = TypedDict("Tokens", {"tokens": list[str], "from": int, "count": Annotated[int, "of all there are"]})
+TokensJson = TypedDict("TokensJson", {"tokens": list[str], "from": int, "count": Annotated[int, "of all there are"]})
 
 
-class Found(TypedDict):
+class FoundJson(TypedDict):
     matches: Annotated[list[int], "the first token of each place"]
     more: bool
 
 
-class Heads(TypedDict):
+class HeadsJson(TypedDict):
     kind: KindName
     layers: int
     heads: int
@@ -233,20 +234,20 @@ class Heads(TypedDict):
     distance: Annotated[Matrix, "tokens between a query and the keys it attends to"]
 
 
-class Effects(TypedDict):
+class EffectsJson(TypedDict):
     kind: KindName
     base: Annotated[Real, "log p of the target"]
     change: Annotated[Matrix, "how it changes without each head, a row per layer asked for"]
 
 
-class Without(TypedDict):
+class WithoutJson(TypedDict):
     base: Annotated[Real, "log p of the target"]
     log_prob: Annotated[Real, "log p without these heads"]
     change: Real
     tokens: Annotated[Vector, "the change of each token that is predicted, </s> being the last"]
 
 
-class Steps(TypedDict):
+class StepsJson(TypedDict):
     query_input: Vector | None
     key_inputs: Annotated[None, "ask for one with key="]
     key_input: Vector | None
@@ -272,29 +273,29 @@ class Steps(TypedDict):
 
 
 ANSWERS = (
-    Error,
-    Health,
-    Word,
-    Token,
-    Side,
-    Kind,
-    Model,
-    Models,
-    Alignment,
-    Translation,
-    Passage,
-    Copied,
-    Summary,
-    Candidate,
-    Answer,
-    Trace,
-    Named,
-    Traces,
-    Row,
-    Tokens,
-    Found,
-    Heads,
-    Effects,
-    Without,
-    Steps,
+    ErrorJson,
+    HealthJson,
+    WordJson,
+    TokenJson,
+    SideJson,
+    KindJson,
+    ModelJson,
+    ModelsJson,
+    AlignmentJson,
+    TranslationJson,
+    PassageJson,
+    CopiedJson,
+    SummaryJson,
+    CandidateJson,
+    AnswerJson,
+    TraceJson,
+    NamedJson,
+    TracesJson,
+    RowJson,
+    TokensJson,
+    FoundJson,
+    HeadsJson,
+    EffectsJson,
+    WithoutJson,
+    StepsJson,
 )

@@ -77,8 +77,12 @@ def _answers() -> dict[str, Schema]:
     for answer in replies.ANSWERS:
         fields = {name: schema_of(hint) for name, hint in get_type_hints(answer, include_extras=True).items()}
         optional = tuple(sorted(answer.__optional_keys__))
-        found[answer.__name__] = _object(optional, **fields)
+        found[_name(answer)] = _object(optional, **fields)
     return found
+
+
+def _name(answer: type) -> str:
+    return answer.__name__.removesuffix("Json")
 
 
 def schema_of(hint: object) -> Schema:
@@ -94,7 +98,7 @@ def schema_of(hint: object) -> Schema:
             schema = {**schema, "description": note} if isinstance(note, str) else note
         return schema
     if isinstance(hint, type) and is_typeddict(hint):
-        return ref(hint.__name__)
+        return ref(_name(hint))
     if origin is Literal:
         return {"type": "string", "enum": list(inner)}
     if origin is list:
