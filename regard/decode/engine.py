@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.common.processors import threads
-from regard.decode._common import score
+from regard.decode._common import Model, score
 from regard.decode.search import Search
 from regard.models import Memory, RNNSeq2Seq, Transformer
 from regard.nn.int8 import weights
@@ -76,6 +76,7 @@ class TorchEngine:
 
     def __init__(self, model: Seq2Seq) -> None:
         self.model = model.eval()
+        self._decoder: Model[Any] = self.model
         self._weights = weights(model)
         self.max_length: int | None = model.max_length
         self.shift = not isinstance(model, RNNSeq2Seq)
@@ -92,13 +93,13 @@ class TorchEngine:
     ) -> list[list[EngineHypothesis]]:
         memory = self._encode(sources)
         with threads(self._weights * len(sources) * search.rows):
-            rows = search.run(self.model, memory, number, prefix=self._prefix(prefixes), ban=ban, words=words)
+            rows = search.run(self._decoder, memory, number, prefix=self._prefix(prefixes), ban=ban, words=words)
         return [[EngineHypothesis(h.tokens.tolist(), h.score, h.log_probs.sum().item()) for h in row] for row in rows]
 
     def read(self, sources: TokenLists, targets: TokenLists, *, attention: bool) -> list[EngineHypothesis]:
         memory = self._encode(sources)
         with threads(self._weights * sum(map(len, targets))):
-            found = score(self.model, memory, self._with_end(targets), attention=attention)
+            found = score(self._decoder, memory, self._with_end(targets), attention=attention)
         return [EngineHypothesis(h.tokens.tolist(), h.score, h.score, h.attention) for h in found]
 
     @property

@@ -59,7 +59,7 @@ def test_settings_can_be_trained_with(name):
     from regard.tasks.base.settings import Settings
     from regard.tasks.translation.train import WORK
 
-    fitted = WORK.fitted(Settings.from_tables(read_toml(RECIPE / f"{name}.toml")), 300_000, True, None)
+    fitted = WORK.fit_settings(Settings.from_tables(read_toml(RECIPE / f"{name}.toml")), 300_000, True, None)
     with torch.device("meta"):
         model = make_model({**fitted.model, "vocab_size": fitted.cutting.vocab_size})
     if name != "teacher":

@@ -71,7 +71,7 @@ def test_no_answer_is_learned(tmp_path):
 
 def test_a_validation_costs_the_tokens_that_are_read(tmp_path):
     settings, passed = Settings.from_tables(asked.tables(tmp_path, count=60, training={"rdrop": 1.0})), []
-    fitted = WORK.fitted(settings, 60, False, None)
+    fitted = WORK.fit_settings(settings, 60, False, None)
     subwords = WORK.learn(fitted, Silent())
     model = WORK.model(fitted, subwords)
     task = WORK.task(model, fitted, subwords, Ranks(0, 1, torch.device("cpu")), Silent())
@@ -125,7 +125,9 @@ def test_from_an_encoder_of_before_with_its_vectors_frozen(tmp_path, folder):
 def test_the_preset_s_length_holds_for_an_encoder_of_before(folder):
     model = {"pretrained": str(folder[0])}
     for preset, updates, tokens in ((None, 1000, 10_000), ("laptop", 1300, 4000)):
-        s = WORK.fitted(Settings(data=Settings.data_table(), model=model, preset=preset), 9000, False, None).training
+        s = WORK.fit_settings(
+            Settings(data=Settings.data_table(), model=model, preset=preset), 9000, False, None
+        ).training
         assert (s.updates, s.tokens, s.lr, s.warmup) == (updates, tokens, 1e-4, updates // 10)
 
 

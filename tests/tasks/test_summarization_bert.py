@@ -39,7 +39,7 @@ def test_it_copies_names_that_no_summary_had_with_their_capitals(summarizer):
 
 def test_before_training_the_encoder_is_the_bert(place):
     bert = berts.encoder()
-    fitted = WORK.fitted(berts.settings(place, place / "bert"), 3000, False, None)
+    fitted = WORK.fit_settings(berts.settings(place, place / "bert"), 3000, False, None)
     model = WORK.model(fitted, berts.words()).eval()
     document, line = chats.chats(1, 3)[0][0].replace("\r\n", " "), berts.words()
     ids = line.encode(document).ids
@@ -61,7 +61,7 @@ def test_hugging_faces_bert_has_the_same_states(tmp_path):
     ).eval()
     theirs.save_pretrained(tmp_path / "hf")
     (tmp_path / "hf" / "vocab.txt").write_text("\n".join(berts.NAMES))
-    fitted = WORK.fitted(berts.settings(tmp_path, tmp_path / "hf"), 3000, False, None)
+    fitted = WORK.fit_settings(berts.settings(tmp_path, tmp_path / "hf"), 3000, False, None)
     words = WORK.learn(fitted, Silent())
     model = WORK.model(fitted, words).eval()
     ids = torch.tensor([[*words.encode("Koko: hi! ¶ Bako: some tea").ids, words.eos_id]])
@@ -155,7 +155,7 @@ def test_what_was_pretrained_learns_at_its_own_pace(place, tmp_path):
     theirs = [name for name in before if name != "positions.weight"]
     assert all(torch.equal(before[name], after[name]) for name in theirs)
     assert torch.equal(before["positions.weight"], after["source_positions.weight"])
-    fitted = WORK.fitted(berts.settings(tmp_path, place / "bert"), 3000, False, None)
+    fitted = WORK.fit_settings(berts.settings(tmp_path, place / "bert"), 3000, False, None)
     model = WORK.model(fitted, berts.words())
     corpus = Corpus.build([Pairs([("koko", "koko")])], berts.words())
     task = Summarization(model, corpus, None, fitted, torch.device("cpu"), False)
@@ -196,8 +196,8 @@ def test_batches_have_the_vocabularys_own_marks():
 def test_mistakes_are_told(place, tmp_path):
     given = berts.settings(place, place / "bert")
     with pytest.raises(ValueError, match=r"subwords\.dropout: .* has WordPiece, for which there is none"):
-        WORK.fitted(dataclasses.replace(given, subwords={"dropout": 0.1}), 100, False, None)
-    changed = WORK.fitted(dataclasses.replace(given, model={**given.model, "dim": 32}), 100, False, None)
+        WORK.fit_settings(dataclasses.replace(given, subwords={"dropout": 0.1}), 100, False, None)
+    changed = WORK.fit_settings(dataclasses.replace(given, model={**given.model, "dim": 32}), 100, False, None)
     with pytest.raises(ValueError, match="its sizes are its own"):
         WORK.model(changed, berts.words())
     with pytest.raises(ValueError, match="expected a token '¶' in the vocabulary"):
@@ -213,7 +213,7 @@ def test_settings_of_the_recipe_can_be_trained_with(place):
 
     tables = read_toml(ROOT / "recipes" / "samsum" / "samsum-minilm.toml")
     given = Settings.from_tables({**tables, "model": {**tables["model"], "pretrained": str(place / "bert")}})
-    fitted = WORK.fitted(given, 14_731, True, None)
+    fitted = WORK.fit_settings(given, 14_731, True, None)
     assert fitted.training.pretrained_lr < fitted.training.lr and fitted.model["windows"]
     assert isinstance(fitted, Fitted) and make_model({**fitted.model, "vocab_size": 200})
     assert json.dumps(fitted.tables())

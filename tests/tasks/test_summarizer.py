@@ -15,7 +15,7 @@ from regard.cli.summarize import SEARCH, summarize
 from regard.data.documents import flat
 from regard.decode import Hypothesis
 from regard.tasks.summarization.search import SummarySearch
-from regard.tasks.summarization.summarizer import Read, Summary, _as_they_are, likest, summary_of
+from regard.tasks.summarization.summarizer import Read, Summary, _subword_words, rank_by_similarity, summary_of
 from regard.text import Subwords
 from regard.text.graphemes import width
 
@@ -118,7 +118,7 @@ def test_a_consensus_is_what_is_most_like_all(summarizer):
         return Hypothesis(torch.tensor(tokens), 0.0, torch.zeros(len(tokens)))
 
     some = [of(9, 9, 9), of(4, 5, 6, 7), of(4, 5, 6), of(4, 5, 8)]
-    assert likest(some)[0] is some[2] and likest(some)[-1] is some[0]
+    assert rank_by_similarity(some)[0] is some[2] and rank_by_similarity(some)[-1] is some[0]
     first, second = (summarizer.summarize(CHAT, consensus=4, seed=3).text for _ in range(2))
     assert first == second == WANTED
 
@@ -303,7 +303,7 @@ def test_a_summary_that_was_ended_is_told(run, folder, summarizer):
 def test_marks_of_line_ends_are_in_no_summary():
     subwords = Subwords.learn([["Ann ¶ Bob¶ Cy¶Dee ¶"] * 20], 300)
     for text, lines in (("Ann ¶ Bob", "Ann\nBob"), ("Ann¶ Bob ¶", "Ann\nBob"), ("Ann¶Bob Cy", "AnnBob Cy")):
-        found, words, groups = _as_they_are(subwords.encode(text).ids, subwords)
+        found, words, groups = _subword_words(subwords.encode(text).ids, subwords)
         assert found == lines and list(words) == lines.split() and len(groups) == len(words)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from regard.files.toml import to_toml
 from regard.train import Outcome
+from regard.train.settings import Values
 
 LOSS = "`valid_loss` is the negative log-likelihood of a subword in nats"
 
@@ -29,6 +30,13 @@ class CardText(NamedTuple):
     origin: str = ""
     licensed: str = "these texts"
 
+    def start_from(self, name: object, part: str = "The encoder") -> CardText:
+        """The texts for a model whose training started with the weights of another; as they are if ``name`` is None."""
+        if name is None:
+            return self
+        origin = f"{part} started with the weights of `{name}`. "
+        return self._replace(origin=origin, licensed="these texts and weights")
+
 
 TRANSLATION = CardText(
     "A translation model",
@@ -41,7 +49,7 @@ itself or invent things, in fluent language; check names and numbers. It reprodu
 
 
 def model_card(
-    tables: Mapping[str, Mapping[str, Any]],
+    tables: Mapping[str, Values],
     outcome: Outcome,
     *,
     size: int,
@@ -97,7 +105,7 @@ Trained by [regard](https://pypi.org/project/regard) from {time.strftime("%Y-%m-
 """
 
 
-def _sources(data: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def _sources(data: Values, names: Sequence[str]) -> list[str]:
     """The training files: the two sides of a translation together, other files of these names, then more corpora."""
     lines = []
     if sides := [data[key] for key in ("source", "target") if data.get(key)]:

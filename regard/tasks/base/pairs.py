@@ -7,9 +7,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,13 +17,17 @@ from torch import Tensor, nn
 
 import regard.decode as decode
 from regard.data import Batch, Batches, Corpus, Limits, batches, texts
+from regard.models import RNNSeq2Seq, Transformer
+from regard.tasks.base.corpora import survey
 from regard.tasks.base.run import Work
-from regard.tasks.base.settings import Fitted, Settings, survey
+from regard.tasks.base.settings import Fitted, PairTraining, Settings
 from regard.text.subwords import EOS, PAD, Subwords
 from regard.text.wordpiece import Cutter
-from regard.train import Position, Progress, Ranks, Step
+from regard.train import Position, Progress, Ranks, Step, Task
+from regard.train.settings import Values
 
 S = TypeVar("S", bound=Settings)
+M = TypeVar("M", bound=Transformer | RNNSeq2Seq)
 UNWATCHED = "no validation data, and none held out: training neither validates nor stops early (see --held-out)"
 UPDATE, STEP = 3, 3  # forward passes that an update is worth, and a step of decoding, a few subwords at a time
 
@@ -31,7 +35,7 @@ UPDATE, STEP = 3, 3  # forward passes that an update is worth, and a step of dec
 class PairWork(Work[S]):
     """A task whose data are pairs of texts and whose subwords are learned on both sides together."""
 
-    def survey(self, settings: S) -> dict[str, Any]:
+    def survey(self, settings: S) -> Values:
         data = settings.data
         readers, valid = data.split.training, data.split.validation
         pairs, text = survey(readers, data.bad)
@@ -42,7 +46,8 @@ class PairWork(Work[S]):
             raise ValueError(f"the validation set is empty: no pairs in {', '.join(r.name for r in valid)}")
         return {"pairs": pairs, "valid_pairs": valid_pairs, "fingerprint": f"{text[:16]}-{valid_text[:16]}"}
 
-    def seen(self, task: Any) -> dict[str, Any]:
+    def data_facts(self, task: Task) -> Values:
+        assert isinstance(task, PairTask)
         return {"used_pairs": len(task.corpus)}  # the rest are too long or too uneven
 
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
@@ -56,11 +61,10 @@ class PairWork(Work[S]):
     def corpora(self, fitted: Fitted, subwords: Cutter, report: Progress) -> tuple[Corpus, Corpus | None]:
         """The pairs to train on, and to validate on, in subwords."""
         data = fitted.data
-        options: dict[str, Any] = {"bad": data.bad, "cache": data.cache}
-        limits = Limits(max_tokens=data.max_tokens, max_ratio=data.max_ratio)
-        corpus = Corpus.build(data.split.training, subwords, limits=limits, **options)
-        readers, limits = data.split.validation, Limits(max_tokens=data.max_tokens)
-        valid = Corpus.build(readers, subwords, limits=limits, **options) if readers else None
+        build = partial(Corpus.build, subwords=subwords, bad=data.bad, cache=data.cache)
+        corpus = build(data.split.training, limits=Limits(max_tokens=data.max_tokens, max_ratio=data.max_ratio))
+        readers = data.split.validation
+        valid = build(readers, limits=Limits(max_tokens=data.max_tokens)) if readers else None
         if data.split.told:
             report.say(data.split.told)
         for some in [corpus] + ([valid] if valid else []):
@@ -84,7 +88,7 @@ def copies(corpus: Corpus) -> list[str]:
     ]
 
 
-class PairTask(ABC):
+class PairTask(ABC, Generic[M]):
     """The task, as :func:`regard.train.fit` wants it: a subclass has the objective, and what else it measures."""
 
     sums: Sequence[str]
@@ -95,19 +99,19 @@ class PairTask(ABC):
     alike = False  # is a word cut the same way in all of a pair, under BPE-dropout?
 
     def __init__(
-        self, model: Any, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device
+        self, model: M, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device
     ) -> None:  # fmt: skip
         self.model, self.corpus, self.valid, self.device = model, corpus, valid, device
-        self.settings, self.cutting = fitted.training, fitted.cutting
+        self.settings: PairTraining = fitted.training
+        self.cutting = fitted.cutting
         self.dtype = torch.bfloat16 if half(self.settings.precision, device) else None
-        layers = [getattr(model, name) for name in ("encoder", "decoder")] if hasattr(model, "decoder_norm") else []
-        self.blocks = [block for part in layers for block in part]
+        self.blocks = [*model.encoder, *model.decoder] if isinstance(model, Transformer) else []
 
     @abstractmethod
-    def plain(self, model: Any) -> nn.Module:
+    def plain(self, model: M) -> nn.Module:
         """The objective of this model without regularisation; the second of its sums is Σ −log p."""
 
-    def measures(self, model: Any) -> dict[str, float]:
+    def measures(self, model: M) -> dict[str, float]:
         """Further validation measures."""
         return {}
 
@@ -129,7 +133,7 @@ class PairTask(ABC):
         update: int = UPDATE * (2 if s.rdrop else 1) * min(s.tokens, sum(subwords_of(self.corpus)))
         return passed / update
 
-    def taken(self, batch: Batch) -> list[Tensor]:
+    def inputs(self, batch: Batch) -> list[Tensor]:
         """The objective's input from a batch: ``tensors``, and perhaps more."""
         return tensors(batch)
 
@@ -139,7 +143,7 @@ class PairTask(ABC):
             position = start
             for k in range(position.batch, len(epoch)):
                 position = position.after()
-                some = self.taken(epoch[k])
+                some = self.inputs(epoch[k])
                 if on_gpu:
                     full = self._room // ((some[0].shape[1] + some[2].shape[1]) * ranks.world)
                     eos = self.corpus.subwords.eos_id
@@ -180,16 +184,17 @@ class PairTask(ABC):
             multiple=s.multiple,
         )
 
-    def validate(self, model: Any) -> dict[str, float]:
+    def validate(self, model: nn.Module) -> dict[str, float]:
         if self.valid is None:
             return {}
-        objective = self.plain(model)
+        own = cast("M", model)  # the task's model, or an unsharded copy
+        objective = self.plain(own)
         training = model.training
         model.eval()
         try:
             with torch.no_grad():
                 loss = self._valid_loss(objective)
-                return {"valid_loss": loss, "perplexity": math.exp(min(loss, 50.0)), **self.measures(model)}
+                return {"valid_loss": loss, "perplexity": math.exp(min(loss, 50.0)), **self.measures(own)}
         finally:
             model.train(training)
 
@@ -201,12 +206,13 @@ class PairTask(ABC):
             tokens += batch.tokens
         return float(total) / tokens
 
-    def decoded(self, model: Any) -> tuple[list[str], list[str]]:
+    def greedy_outputs(self, model: M) -> tuple[list[str], list[str]]:
         """The greedy outputs for the ``measured`` validation sources, and their references."""
         assert self.valid is not None
         wanted = min(len(self.valid), self.measured)
         rows = np.unique(np.linspace(0, len(self.valid) - 1, wanted).astype(np.int64))
         found = {int(row): "" for row in rows}
+        decoder: decode.Model[Any] = model
         for batch in batches(self.valid, tokens=self.settings.tokens, shuffle=False):
             some = [i for i, row in enumerate(batch.rows.tolist()) if row in found]
             if not some:
@@ -214,7 +220,7 @@ class PairTask(ABC):
             memory = model.encode(
                 batch.source[some].to(self.device), lengths=batch.source_lengths[some].to(self.device)
             )
-            for i, hypothesis in zip(some, decode.greedy(model, memory, limits=self.limits), strict=True):
+            for i, hypothesis in zip(some, decode.greedy(decoder, memory, limits=self.limits), strict=True):
                 found[int(batch.rows[i])] = self.valid.subwords.decode(hypothesis.tokens.tolist())
         return [found[int(row)] for row in rows], [self.valid.text(int(row))[1] for row in rows]
 
@@ -226,7 +232,7 @@ def subwords_of(corpus: Corpus) -> tuple[int, int]:
 
 
 def measured(wanted: bool, package: str, valid: Corpus | None, report: Progress) -> bool:
-    """Is there something to measure on, and with?"""
+    """Whether there is validation data, and the package that measures on it is installed."""
     if valid is None:
         report.say(UNWATCHED)
         return False
@@ -240,8 +246,8 @@ def measured(wanted: bool, package: str, valid: Corpus | None, report: Progress)
     return True
 
 
-def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
-    """Computing in this type where PyTorch holds it to be safe; None computes as usual."""
+def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
+    """Computes in this type where PyTorch considers it safe; None computes as usual."""
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from regard.models import Reader, Transformer, TransformerConfig
 from regard.models.folder import open as open_folder
 from regard.tasks.base.settings import OF_SUBWORDS
 from regard.text.wordpiece import Cutter
+from regard.train.settings import Values
 
 # What is no encoder's business: what its subwords decide, and what writes.
 NOT_ITS = OF_SUBWORDS | {"cross_score", "decoder_score", "decoder_layers", "decoder_norm", "output_bias"}
@@ -28,7 +28,7 @@ def load_encoder(name: str) -> tuple[Transformer, Cutter]:
     return bert.load(name)
 
 
-def encoder_table(encoder: Transformer) -> dict[str, Any]:
+def encoder_table(encoder: Transformer) -> Values:
     """What of an encoder's configuration a model that takes it over has, too."""
     known = {field.name for field in fields(TransformerConfig)} - NOT_ITS
     return {key: value for key, value in encoder.config.to_table().items() if key in known}

@@ -10,17 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
 
-from regard.models.folder import alone, make_model, read_config, save, sweep, write_config
+from regard.models.folder import alone, make_model, save, sweep, write_config
 from regard.tasks.base.card import TRANSLATION, CardText, model_card
-from regard.tasks.base.settings import Fitted, Settings, check_same
+from regard.tasks.base.resume import check_same, has_checkpoint, read_run_config, restart
+from regard.tasks.base.settings import Fitted, Settings
 from regard.tasks.base.sizes import check_room, expectation
 from regard.text.subwords import Subwords
-from regard.train import Mismatch, Outcome, Progress, Ranks, Silent, Task, fit, progress
+from regard.text.wordpiece import Cutter
+from regard.train import Outcome, Progress, Ranks, Silent, Task, fit, progress
+from regard.train.settings import Values
 
 S = TypeVar("S", bound=Settings)
 
@@ -45,42 +48,43 @@ class Work(ABC, Generic[S]):
     unasked: ClassVar[frozenset[str]] = frozenset()  # settings of its models that are no flags: they have one value
 
     @abstractmethod
-    def survey(self, settings: S) -> dict[str, Any]:
+    def survey(self, settings: S) -> Values:
         """Read all data once: ``pairs``, ``valid_pairs``, and a ``fingerprint`` of the text. Bad data are refused."""
 
-    def fitted(self, settings: S, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+    def fit_settings(self, settings: S, pairs: int, on_gpu: bool, kept: Values | None) -> Fitted:
         """All settings; ``kept`` are those of the resumed run, if there is one."""
         return Fitted.of(settings, pairs, on_gpu, kept)
 
     @abstractmethod
-    def learn(self, fitted: Fitted, report: Progress) -> Any:
-        """New subwords, with a ``save(path)``; one process makes them once."""
+    def learn(self, fitted: Fitted, report: Progress) -> Cutter:
+        """New subwords; one process learns them once."""
 
-    def read(self, path: Path) -> Any:
+    def read(self, path: Path) -> Cutter:
         """The subwords that were saved."""
         return Subwords.load(path)
 
-    def model(self, fitted: Fitted, subwords: Any) -> Any:
+    def model(self, fitted: Fitted, subwords: Cutter) -> nn.Module:
         """The model with fresh weights, of a kind that :mod:`regard.models.folder` knows."""
-        return make_model({**fitted.model, "vocab_size": len(subwords)})
+        model: nn.Module = make_model({**fitted.model, "vocab_size": len(subwords)})
+        return model
 
     @abstractmethod
-    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Task:
+    def task(self, model: nn.Module, fitted: Fitted, subwords: Cutter, ranks: Ranks, report: Progress) -> Task:
         """Data in numbers, objective and validation, for the loop."""
 
-    def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
+    def inspect(self, model: nn.Module, task: Task, report: Progress) -> Values:
         """More tables for config.toml: what is measured about the finished model."""
         return {}
 
-    def seen(self, task: Any) -> dict[str, Any]:
+    def data_facts(self, task: Task) -> Values:
         """More entries of the folder's [data] table, known once the data are tokenized; see also :meth:`survey`."""
         return {}
 
-    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
-        """README.md of the folder."""
-        return model_card(tables, outcome, words=self.words, **about)
+    def card(self, tables: Values) -> CardText:
+        """The task's texts in README.md of the folder."""
+        return self.words
 
-    def finished(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+    def config(self, tables: Values) -> Values:
         """config.toml of the folder, beside [model]."""
         return {"task": self.name, **tables}
 
@@ -113,13 +117,13 @@ def train(
         if ranks.main and known:
             held.enter_context(alone(folder))
         report = (progress() if report is None else report) if ranks.main else Silent()
-        kept, learned = _kept(folder, work.name), _learned(folder)
+        kept, learned = read_run_config(folder, work.name), has_checkpoint(folder)
         about = work.survey(settings)
-        fitted = work.fitted(settings, about["pairs"], ranks.device.type == "cuda", kept if learned else None)
+        fitted = work.fit_settings(settings, about["pairs"], ranks.device.type == "cuda", kept if learned else None)
         tables = fitted.tables()
         tables["data"] |= about
         if kept is not None and not learned:
-            _mended(kept, tables, folder, ranks, report)
+            restart(kept, tables, folder, ranks, report)
         elif kept is not None:
             check_same(kept, tables, folder)
             if (folder / "model.safetensors").exists():
@@ -133,7 +137,7 @@ def train(
         model = work.model(fitted, subwords)
         size = sum(p.numel() for p in model.parameters())
         task = work.task(model, fitted, subwords, ranks, report)
-        tables["data"] |= work.seen(task)
+        tables["data"] |= work.data_facts(task)
         used = tables["data"].get("used_pairs", about["pairs"])
         report.say(f"{used:,} pairs, {len(subwords):,} subwords, {size:,} parameters, {_where(ranks)}")
         if ranks.device.type == "cpu" and (told := expectation(fitted, size, work.laptop_quality)):
@@ -141,10 +145,18 @@ def train(
         begun = time.time()
         outcome = fit(task, fitted.training, folder, ranks, report)
         if ranks.main:
-            made = _made(work.model(fitted, subwords), outcome)
-            about_run = {"size": size, "store": store, "device": _where(ranks), "begun": begun}
-            card = work.card(tables, outcome, files=[name for name, _ in work.files], **about_run)
-            about_it = {**work.looked(made.eval(), task, report), **work.finished(tables)}
+            made = _load_outcome(work.model(fitted, subwords), outcome)
+            card = model_card(
+                tables,
+                outcome,
+                size=size,
+                store=store,
+                device=_where(ranks),
+                begun=begun,
+                files=[name for name, _ in work.files],
+                words=work.card(tables),
+            )
+            about_it = {**work.inspect(made.eval(), task, report), **work.config(tables)}
             save(folder, made, subwords, settings=about_it, card=card, store=store)
             if not keep_checkpoints:
                 _forget(folder)
@@ -153,62 +165,18 @@ def train(
         return outcome
 
 
-def _made(model: Any, outcome: Outcome) -> Any:
-    assert isinstance(model, nn.Module)
+def _load_outcome(model: nn.Module, outcome: Outcome) -> nn.Module:
     model.load_state_dict(outcome.weights)
     return model
 
 
-def _kept(folder: Path, task: str) -> dict[str, Any] | None:
-    """The settings of the run in this folder; None for a new one. Folders of anything else are refused."""
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder}: expected a folder to write the model to, but it is a file")
-    if (folder / "config.toml").exists():
-        kept = read_config(folder)
-        if kept.get("task") != task:
-            raise ValueError(f"{folder} holds a model of task {kept.get('task')!r}; choose another folder")
-        return kept
-    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise ValueError(f"{folder} is not empty and holds no training run; it was left unchanged")
-    return None
-
-
-def _learned(folder: Path) -> bool:
-    """Has the run in this folder reached a checkpoint, or its end?"""
-    ended = any((folder / name).exists() for name in ("model.safetensors", "README.md"))
-    return ended or last_checkpoint(folder) is not None
-
-
-def last_checkpoint(folder: Path) -> int | None:
-    """The update of the newest state that a run in this folder can be resumed from."""
-    numbers = (path.stem.rsplit("-", 1)[1] for path in (folder / "checkpoints").glob("state-*.safetensors"))
-    return max((int(number) for number in numbers if number.isdigit()), default=None)
-
-
-def _mended(kept: Mapping[str, Any], now: Mapping[str, Any], folder: Path, ranks: Ranks, report: Progress) -> None:
-    """A run without a checkpoint does not fix the settings: after correcting one, start again in the same folder."""
-    try:
-        check_same(kept, now, folder)
-    except Mismatch:
-        ranks.wait()  # until all have read what goes now
-        if ranks.main:
-            for name in ("config.toml", "tokenizer.json"):
-                (folder / name).unlink(missing_ok=True)
-        report.say(
-            f"{folder}: a run with other settings ended there before its first checkpoint; this one starts from "
-            "the beginning"
-        )
-
-
-def _subwords(
-    work: Work[S], fitted: Fitted, folder: Path, ranks: Ranks, report: Progress, tables: Mapping[str, Any]
-) -> Any:
+def _subwords(work: Work[S], fitted: Fitted, folder: Path, ranks: Ranks, report: Progress, tables: Values) -> Cutter:
     """Learned by rank 0 once, kept in the folder; config.toml is written first, to know the run by."""
     path = folder / "tokenizer.json"
     if ranks.main:
         sweep(folder)
         if not (folder / "config.toml").exists():
-            write_config(folder, work.finished(tables))
+            write_config(folder, work.config(tables))
         if not path.exists():
             work.learn(fitted, report).save(path)
     ranks.wait()

@@ -4,14 +4,13 @@ allocated, and operations, from which the time on a CPU is estimated."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from regard.models.folder import make_model
 from regard.tasks.base.settings import Fitted
 from regard.train import Ranks
+from regard.train.settings import Values
 
 STATE = 16  # bytes of a parameter in training: weight, gradient and Adam's two moments in float32
 PAIR = 40  # subwords of a pair, both sides, where they are not counted yet
@@ -41,7 +40,7 @@ def check_room(fitted: Fitted, pairs: int, ranks: Ranks) -> None:
     )
 
 
-def parameters(table: Mapping[str, Any]) -> int:
+def parameters(table: Values) -> int:
     """Of the model of this table. Of many layers two are made: each more has as many parameters as the second."""
     deep: dict[str, int] = {key: n for key, n in table.items() if key.endswith("layers") and n > 1}
     flat = {**table, **dict.fromkeys(deep, 1)}
@@ -85,6 +84,6 @@ def memory(device: torch.device) -> int | None:
         return None
 
 
-def _count(table: Mapping[str, Any]) -> int:
+def _count(table: Values) -> int:
     with torch.device("meta"):
         return sum(int(p.numel()) for p in make_model(table).parameters())

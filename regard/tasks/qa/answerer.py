@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.align.attention import by_word
 from regard.decode import named
 from regard.files.bundled import find
+from regard.models import Reader
 from regard.tasks.base.use import open_model
 from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, AnswerSpan, Prediction, WindowSize, owners, pad_tokens, read
 from regard.text.graphemes import border
@@ -82,7 +83,7 @@ class Answerer:
 
     def __init__(
         self,
-        model: Any,
+        model: Reader,
         subwords: Cutter,
         *,
         name: str = "model",
@@ -102,8 +103,7 @@ class Answerer:
     @property
     def device(self) -> torch.device:
         """The model's device."""
-        place: torch.device = next(self.model.parameters()).device
-        return place
+        return next(self.model.parameters()).device
 
     def answer(self, context: str, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """The answer to a question; options are those of :meth:`answers`."""
@@ -207,14 +207,16 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device | None = No
     """An answerer from a model folder of ``regard train --task qa``; by default on the GPU if there is one."""
     path = find(name)
     loaded = open_model(path, "qa", device)
-    return Answerer(loaded.model, loaded.subwords, name=path.name, **options_of(loaded.settings))
-
-
-def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an answerer from config.toml."""
-    data = settings.get("data", {})
-    known = {name: data[name] for name in ("window", "stride", "longest") if name in data}
-    return {**known, "abstains": bool(data.get("unanswerable"))}
+    data = loaded.settings.get("data", {})
+    return Answerer(
+        loaded.model,
+        loaded.subwords,
+        name=path.name,
+        window=data.get("window", WINDOW),
+        stride=data.get("stride", STRIDE),
+        longest=data.get("longest", LONGEST),
+        abstains=bool(data.get("unanswerable")),
+    )
 
 
 def _odd(context: str, question: str) -> str:

@@ -12,15 +12,17 @@ the sum being over all spans of all windows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.common.ragged import Integers
 from regard.data.batches import bucket_places
 from regard.decode import NoProbabilities
+from regard.models import Reader
 
 WINDOW, STRIDE, LONGEST = 384, 128, 30  # tokens read at once; between windows; of an answer
 LEAST = 32  # of a window that are the context's
@@ -108,7 +110,7 @@ class WindowSize(NamedTuple):
 
 
 def pad_tokens(
-    model: Any, questions: Sequence[Sequence[int]], contexts: Sequence[Sequence[int]], multiple: int = 1
+    model: Reader, questions: Sequence[Sequence[int]], contexts: Sequence[Sequence[int]], multiple: int = 1
 ) -> tuple[Tensor, Tensor]:
     """bos … eos and … eos, as the reader wants them, each padded to a multiple."""
     asked = [[model.bos_id, *question, model.eos_id] for question in questions]
@@ -125,7 +127,7 @@ def pad_tokens(
 
 @torch.no_grad()
 def read(
-    model: Any,
+    model: Reader,
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     room: WindowSize,
     *,
@@ -140,7 +142,7 @@ def read(
         for row, (question, context) in enumerate(pairs)
         for cut in room.cuts(len(question), len(context))
     ]
-    logits: list[Any] = [None] * len(pieces)
+    logits: dict[int, NDArray[np.float64]] = {}
     asked = np.array([len(pairs[piece.row][0]) + 2 for piece in pieces], np.int64)
     told = np.array([piece.end - piece.start + 1 for piece in pieces], np.int64)
     tokens = max(batch_tokens, int((asked + told).max(initial=0)) + 2 * multiple)
@@ -164,7 +166,9 @@ def read(
     ]
 
 
-def _best(pieces: Sequence[ContextWindow], logits: Sequence[Any], length: int, longest: int, count: int) -> Prediction:
+def _best(
+    pieces: Sequence[ContextWindow], logits: Sequence[NDArray[np.float64]], length: int, longest: int, count: int
+) -> Prediction:
     """Spans of all windows together; of each window no more than ``count`` are kept, however long the context."""
     owner = owners([(piece.start, piece.end) for piece in pieces], length)
     every, total = [], 0.0  # log of the sum, "no answer" being e⁰

@@ -3,7 +3,7 @@
     regard train --task qa --questions train.json --valid-questions dev.json --out model/
     regard answer --model model/ --context file.txt "Who wrote it?"
 
-From scratch, or with ``--set model.pretrained=minilm`` from an encoder that has read much before.
+From scratch, or with ``--set model.pretrained=minilm`` from a pretrained encoder.
 """
 
 from __future__ import annotations
@@ -13,40 +13,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.common.module import Module
+from regard.common.ragged import Integers
 from regard.data import Report
 from regard.data.batches import bucket_places
 from regard.data.heldout import FEWEST, default, whole_groups
 from regard.data.questions import Question, read_questions
 from regard.evaluate.squad import quality
+from regard.models import Reader
 from regard.models.folder import make_model
 from regard.tasks.base import run
-from regard.tasks.base.card import CardText, model_card
+from regard.tasks.base.card import CardText
+from regard.tasks.base.defaults import Tables, few_updates, short_schedule
 from regard.tasks.base.pairs import UNWATCHED, UPDATE, autocast, half
 from regard.tasks.base.pretrained import encoder_table, load_encoder
-from regard.tasks.base.settings import (
-    MOST_TOKENS,
-    Fitted,
-    Tables,
-    brief,
-    check_held_out,
-    check_vocabulary,
-    few_updates,
-)
+from regard.tasks.base.settings import MOST_TOKENS, Fitted, check_held_out, check_vocabulary
 from regard.tasks.base.settings import Settings as AnySettings
 from regard.tasks.qa.questions import Lessons, QuestionRows, texts_of
 from regard.tasks.qa.spans import LONGEST, STRIDE, WINDOW, WindowSize, pad_tokens, read
 from regard.text.subwords import Subwords
 from regard.text.wordpiece import Cutter, load_subwords
-from regard.train import Outcome, Position, Progress, Ranks, Step, Table
+from regard.train import Position, Progress, Ranks, Step, Table
 from regard.train import Settings as LoopSettings
+from regard.train.settings import Values
 
 __all__ = ["WORK", "Data", "QAObjective", "Reading", "Settings", "train"]
 
@@ -160,7 +156,7 @@ class Settings(AnySettings):
     kinds = ("reader",)
 
     @staticmethod
-    def sized(pairs: int) -> Tables:
+    def by_size(pairs: int) -> Tables:
         small = pairs < 50_000
         return {
             "subwords": {"vocab_size": 8000 if small else 16000},
@@ -183,7 +179,7 @@ class Settings(AnySettings):
         return {
             "subwords": {"vocab_size": 4000},
             "reader": {"dim": 128, "ffn_dim": 256, "heads": 4, "encoder_layers": 2, "model_layers": 2, "dropout": 0.1},
-            "training": {**brief(few_updates(pairs, 1300)), "tokens": 4000, "measured": 200},
+            "training": {**short_schedule(few_updates(pairs, 1300)), "tokens": 4000, "measured": 200},
         }
 
 
@@ -191,7 +187,7 @@ class QAObjective(Module):
     """−log P(start) − log P(end), summed over a batch; with R-Drop (Liang et al. 2021,
     https://arxiv.org/abs/2106.14448) over two passes at once, and what their distributions differ by."""
 
-    def __init__(self, model: Any, *, rdrop: float = 0.0, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, model: Reader, *, rdrop: float = 0.0, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.model, self.rdrop, self.dtype = model, rdrop, dtype
 
@@ -218,10 +214,11 @@ class Reading:
     static = True
 
     def __init__(
-        self, model: Any, asked: QuestionRows, valid: QuestionRows | None, fitted: Fitted, device: torch.device
+        self, model: Reader, asked: QuestionRows, valid: QuestionRows | None, fitted: Fitted, device: torch.device
     ) -> None:
         self.model, self.asked, self.valid, self.device = model, asked, valid, device
-        self.data, self.settings = fitted.data, fitted.training
+        self.data: Data = fitted.data
+        self.settings: Training = fitted.training
         self.dtype = torch.bfloat16 if half(self.settings.precision, device) else None
         self.objective = QAObjective(model, rdrop=self.settings.rdrop, dtype=self.dtype)
         self.blocks = [*model.encoder.encoder, *([] if model.flow is None else model.flow.layers)]
@@ -231,7 +228,7 @@ class Reading:
 
     @property
     def validation_cost(self) -> float:
-        """Tokens that pass through the model in a validation, by those of an update."""
+        """Tokens that pass through the model in a validation, divided by those of an update."""
         if self.valid is None:
             return 0.0
         s = self.settings
@@ -255,7 +252,7 @@ class Reading:
                 yield Step(tensors, len(epoch[k]), position)
             position = position.next_epoch()
 
-    def _tensors(self, lessons: Lessons, whole: Any, ranks: Ranks | None = None) -> list[Tensor]:
+    def _tensors(self, lessons: Lessons, whole: Integers, ranks: Ranks | None = None) -> list[Tensor]:
         """Question, context and places of these lessons, this rank's of them, padded to the width of all."""
         widths = [int(side[whole].max()) for side in lessons.lengths(self.settings.multiple)]
         own = whole if ranks is None else whole[ranks.rank :: ranks.world]
@@ -266,14 +263,15 @@ class Reading:
         places = torch.from_numpy(lessons.places[own])
         return [*tokens, torch.full_like(places, NOTHING) if idle else places]
 
-    def validate(self, model: Any) -> dict[str, float]:
+    def validate(self, model: nn.Module) -> dict[str, float]:
         if self.valid is None:
             return {}
         training = model.training
         model.eval()
         try:
             with torch.no_grad():
-                loss, found = self._loss(QAObjective(model, dtype=self.dtype)), self._measures(model)
+                reader = cast("Reader", model)  # the task's, or an unsharded copy
+                loss, found = self._loss(QAObjective(reader, dtype=self.dtype)), self._measures(reader)
         finally:
             model.train(training)
         return {"valid_loss": loss if self.settings.select == "loss" else 1 - found["f1"] / 100, "nll": loss, **found}
@@ -287,7 +285,7 @@ class Reading:
             total += objective(*(t.to(self.device) for t in self._tensors(lessons, some)))[1]
         return float(total) / len(lessons.rows)
 
-    def _measures(self, model: Any) -> dict[str, float]:
+    def _measures(self, model: Reader) -> dict[str, float]:
         """EM and F1, on questions spread over the validation set."""
         assert self.valid is not None
         count = len(self.valid.contexts)
@@ -338,7 +336,7 @@ questions of one kind. {always}It reproduces the bias of its data.""",
   regard train --task qa --questions train.jsonl --out model/ --score additive
   regard train --task qa --questions train.json --out model/ --set model.pretrained=minilm --lr 1e-4"""
 
-    def survey(self, settings: Settings) -> dict[str, Any]:
+    def survey(self, settings: Settings) -> Values:
         counts, prints = [], []
         for valid in (False, True):
             questions, _ = settings.data.load(valid)
@@ -355,11 +353,11 @@ questions of one kind. {always}It reproduces the bias of its data.""",
         (pairs, none), (valid_pairs, _) = counts
         return {"pairs": pairs, "valid_pairs": valid_pairs, "unanswerable": none, "fingerprint": "-".join(prints)}
 
-    def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+    def fit_settings(self, settings: Settings, pairs: int, on_gpu: bool, kept: Values | None) -> Fitted:
         if name := settings.model.get("pretrained"):
             encoder, _ = load_encoder(name)
-            model = encoder_table(encoder) | {"joint": True, "attention_dropout": 0.0}  # fused attention has none
-            model |= settings.model
+            fused = {"joint": True, "attention_dropout": 0.0}  # fused attention has none
+            model = {**encoder_table(encoder), **fused, **settings.model}
             training = {**fine_tuning(pairs), **settings.short_run(pairs), **settings.training}
             settings = replace(settings, model=model, training=training)
         return Fitted.of(settings, pairs, on_gpu, kept)
@@ -377,16 +375,17 @@ questions of one kind. {always}It reproduces the bias of its data.""",
     def read(self, path: Path) -> Cutter:
         return load_subwords(path)
 
-    def model(self, fitted: Fitted, subwords: Any) -> Any:
+    def model(self, fitted: Fitted, subwords: Cutter) -> Reader:
         ids = {name: getattr(subwords, name) for name in ("pad_id", "bos_id", "eos_id") if hasattr(subwords, name)}
-        model = make_model({**fitted.model, "vocab_size": len(subwords), **ids})
+        model: Reader = make_model({**fitted.model, "vocab_size": len(subwords), **ids})
         if name := fitted.model.get("pretrained"):
             model.encoder.load_state_dict(load_encoder(name)[0].state_dict())
         if fitted.training.freeze:
             model.encoder.embedding.weight.requires_grad_(False)
         return model
 
-    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Reading:
+    def task(self, model: nn.Module, fitted: Fitted, subwords: Cutter, ranks: Ranks, report: Progress) -> Reading:
+        assert isinstance(model, Reader)
         room = WindowSize.of(fitted.data.window, fitted.data.stride, model.config.max_length)
         sides = []
         for valid in (False, True):
@@ -399,20 +398,18 @@ questions of one kind. {always}It reproduces the bias of its data.""",
         assert sides[0] is not None
         return Reading(model, sides[0], sides[1], fitted, ranks.device)
 
-    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
-        none, start = tables["data"]["unanswerable"], tables["model"].get("pretrained")
+    def card(self, tables: Values) -> CardText:
+        none = tables["data"]["unanswerable"]
         always = "" if none else "It was trained without unanswerable questions, and always answers. "
-        words = self.words._replace(
+        return self.words._replace(
             limits=self.words.limits.format(always=always),
             among=f", {none:,} of them without an answer",
-            origin=f"The encoder started with the weights of `{start}`. " if start else "It was trained from scratch. ",
-            licensed="these texts and weights" if start else "these texts",
-        )
-        return model_card(tables, outcome, words=words, **about)
+            origin="It was trained from scratch. ",
+        ).start_from(tables["model"].get("pretrained"))
 
 
-def fine_tuning(pairs: int) -> dict[str, Any]:
-    """How an encoder that knows much already is trained: gently, about five times through the questions."""
+def fine_tuning(pairs: int) -> Values:
+    """Settings for a pretrained encoder: low learning rates, about five epochs."""
     updates = min(20_000, max(100, pairs // 9))  # of some 45 questions
     gentle = {"lr": 1e-4, "schedule": "cosine", "weight_decay": 0.01, "average": 4}
     return {**gentle, "updates": updates, "warmup": updates // 10, "tokens": 10_000}

@@ -189,11 +189,11 @@ class Summarizer:
             raise ValueError(f"length: expected at least 1 word, got {length}")
         base = SummarySearch.of(options)
         most = math.inf if base.max_length is None else base.max_length
-        outputs = [self._checked(text) for text in documents]
+        outputs = [self._check(text) for text in documents]
         good = [i for i, output in enumerate(outputs) if not output.problem]
         encoded = dict(zip(good, self.subwords.encode_batch([flat(documents[i]) for i in good]), strict=True))
         for i, row in encoded.items():
-            outputs[i].problem, outputs[i].note = self._told_of(len(row.ids))
+            outputs[i].problem, outputs[i].note = self._check_size(len(row.ids))
         good = [i for i in good if not outputs[i].problem]
         for number, batch in enumerate(batches_of([len(encoded[i].ids) for i in good], batch_tokens, base.sentences)):
             some = [good[k] for k in batch]
@@ -207,7 +207,7 @@ class Summarizer:
                 progress(len(batch))
         return outputs
 
-    def _checked(self, text: str) -> SummaryOutput:
+    def _check(self, text: str) -> SummaryOutput:
         problem = what_is_odd(text)
         if not problem and "\0" in text:
             problem = f"binary data, not text: a NUL character at {text.index(chr(0)):,}"
@@ -215,7 +215,7 @@ class Summarizer:
             problem = "the document is empty"
         return SummaryOutput(problem=problem)
 
-    def _told_of(self, size: int) -> tuple[str, str]:
+    def _check_size(self, size: int) -> tuple[str, str]:
         """A problem, a note, or neither."""
         if not size:
             return "the document has no text that the model knows", ""
@@ -236,19 +236,21 @@ class Summarizer:
         ended = [torch.tensor([*row.ids, self.model.eos_id]) for row in sources]
         memory = self.model.encode(pad_sequence(ended, True, self.model.pad_id).to(self.device))
         if length is not None:
-            memory, search = self._sized(memory, sources, search, length)
+            memory, search = self._set_length(memory, sources, search, length)
         with threads(weights(self.model) * memory.size * search.rows):
             found = search.run(self.model, memory, number, ban=self._ban)
         if consensus:
             drawn = replace(search, sample=True, nbest=consensus, temperature=TEMPERATURE, seed=search.seed or 0)
             with threads(weights(self.model) * memory.size * drawn.rows):
                 more = drawn.run(self.model, memory, number, ban=self._ban)
-            found = [likest([*ours, *theirs])[: search.nbest] for ours, theirs in zip(found, more, strict=True)]
+            found = [
+                rank_by_similarity([*ours, *theirs])[: search.nbest] for ours, theirs in zip(found, more, strict=True)
+            ]
         items = torch.tensor([i for i, row in enumerate(found) for _ in row], device=self.device)
         again = iter(read(self.model, memory.select(items), [h.tokens for row in found for h in row]))
         return [[(hypothesis, next(again)) for hypothesis in row] for row in found]
 
-    def _sized(
+    def _set_length(
         self, memory: PointerMemory, sources: list[Encoded], search: Search, length: int
     ) -> tuple[PointerMemory, Search]:
         """A length in words: an input of the model, in subwords, or a limit of the search."""
@@ -260,7 +262,7 @@ class Summarizer:
         return memory, replace(search, min_length=low, max_length=high)
 
 
-def likest(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+def rank_by_similarity(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     """By how much each is like all others on average, best first: F₁ of single tokens and of pairs of neighbours."""
     grams = []
     for hypothesis in hypotheses:
@@ -311,9 +313,9 @@ def summary_of(document: str, source: Encoded, found: Hypothesis, made: Read, su
     tokens, made = found.tokens[kept].tolist(), Read(made.weights[kept], made.copies[kept])
     words, place = _source_words(document)
     if isinstance(subwords, WordPiece):
-        text, own, groups = _spelled(document, source, tokens, made.copies, subwords)
+        text, own, groups = _wordpiece_words(document, source, tokens, made.copies, subwords)
     else:
-        text, own, groups = _as_they_are(tokens, subwords)
+        text, own, groups = _subword_words(tokens, subwords)
     whose = [-1 if word < 0 or (number := place[word]) is None else number for word in source.words]
     looked, taken = (by_word(rows, whose, len(words)) for rows in made)  # [tokens, words of the document]
     attention, copied = torch.zeros(len(own), len(words)), []
@@ -350,7 +352,7 @@ Target = tuple[str, tuple[str, ...], list[list[int]]]
 """The text of an output, its words as ``split()`` has them but for line ends, and the tokens that each is made of."""
 
 
-def _as_they_are(tokens: Sequence[int], subwords: Cutter) -> Target:
+def _subword_words(tokens: Sequence[int], subwords: Cutter) -> Target:
     """Of subwords that have their spaces and letters."""
     from regard.data.documents import MARK
 
@@ -366,7 +368,7 @@ def _as_they_are(tokens: Sequence[int], subwords: Cutter) -> Target:
     return text, tuple(words[k] for k in kept), [groups[k] for k in kept]
 
 
-def _spelled(
+def _wordpiece_words(
     document: str, source: Encoded, tokens: Sequence[int], copies: Tensor, subwords: WordPiece
 ) -> Target:  # fmt: skip
     """Of BERT's subwords: spelled as the document does."""

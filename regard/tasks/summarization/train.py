@@ -25,15 +25,17 @@ from regard.models import Transformer
 from regard.models.folder import make_model
 from regard.models.pointer import PointerTransformer
 from regard.tasks.base import run
-from regard.tasks.base.card import LOSS, CardText, model_card
+from regard.tasks.base.card import LOSS, CardText
+from regard.tasks.base.defaults import Tables, few_updates, short_schedule
 from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured
 from regard.tasks.base.pretrained import encoder_table, load_encoder, take_over
-from regard.tasks.base.settings import Fitted, PairData, PairTraining, Tables, brief, few_updates
+from regard.tasks.base.settings import Fitted, PairData, PairTraining
 from regard.tasks.base.settings import Settings as PairSettings
 from regard.tasks.summarization.mixture import mixture_loss
 from regard.text.subwords import PAD
 from regard.text.wordpiece import Cutter, WordPiece, load_subwords
-from regard.train import Outcome, Progress, Ranks
+from regard.train import Progress, Ranks, Task
+from regard.train.settings import Values
 
 __all__ = ["WORK", "Data", "Settings", "Summarization", "SummaryObjective", "Training", "train"]
 
@@ -51,7 +53,7 @@ class Data(PairData):
     valid: str | None = None
     keys: Sequence[str] = ("document", "summary")
     columns: Sequence[int] = (0, 1)
-    corpora: Sequence[Mapping[str, Any]] = ()
+    corpora: Sequence[Values] = ()
     max_tokens: int = 1024
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ class Data(PairData):
             raise ValueError(f"columns must be two numbers, of the document and of the summary, got {self.columns!r}")
 
     def training(self) -> list[Reader]:
-        tables: list[Mapping[str, Any]] = [] if self.train is None else [{"path": self.train}]
+        tables: list[Values] = [] if self.train is None else [{"path": self.train}]
         tables += self.corpora
         if not tables:
             raise ValueError("no training data: give --train, a file of JSON lines or TSV")
@@ -71,7 +73,7 @@ class Data(PairData):
     def validation(self) -> list[Reader]:
         return [] if self.valid is None else [self._reader({"path": self.valid})]
 
-    def _reader(self, table: Mapping[str, Any]) -> Reader:
+    def _reader(self, table: Values) -> Reader:
         given = {"keys": self.keys, "columns": self.columns, **table}
         try:
             return Documents(**given | {name: tuple(given[name]) for name in ("keys", "columns")})
@@ -119,7 +121,7 @@ class Settings(PairSettings):
     kinds = ("pointer",)
 
     @staticmethod
-    def sized(pairs: int) -> Tables:
+    def by_size(pairs: int) -> Tables:
         """A small model, much regularised, for few documents; a larger one for many."""
         few, tiny = pairs < 100_000, pairs < 5_000
         size = {"dim": 256, "ffn_dim": 1024, "heads": 4} if few else {"dim": 512, "ffn_dim": 2048, "heads": 8}
@@ -144,7 +146,7 @@ class Settings(PairSettings):
         return {
             "subwords": {"vocab_size": 4000, "dropout": 0.0},
             "pointer": small,
-            "training": {**brief(few_updates(pairs, 1200)), **training},
+            "training": {**short_schedule(few_updates(pairs, 1200)), **training},
         }
 
 
@@ -152,7 +154,7 @@ FRESH = ("decoder", "copy_", "gate", "follow", "coverage", "told")  # what no pr
 SMALL = 1e-9
 
 
-def encoder_settings(encoder: Transformer) -> dict[str, Any]:
+def encoder_settings(encoder: Transformer) -> Values:
     """[model] with this encoder and a pre-norm decoder.
 
     The softmax shares the encoder's token embeddings. Its logits are multiplied by 1 / (their mean length), so that
@@ -164,10 +166,10 @@ def encoder_settings(encoder: Transformer) -> dict[str, Any]:
     return {**encoder_table(encoder), **own, "windows": encoder.config.positions == "learned", "output_scale": scale}
 
 
-def fine_tuning(pairs: int, given: Mapping[str, Any]) -> dict[str, Any]:
+def fine_tuning(pairs: int, given: Values) -> Values:
     """[training], where ``given`` does not say otherwise: a decoder is learned quickly beside an encoder that changes
     slowly, as by Liu and Lapata (2019, https://arxiv.org/abs/1908.08345), in half the updates of one from scratch."""
-    updates = given.get("updates", Settings.sized(pairs)["training"]["updates"] // 2)
+    updates = given.get("updates", Settings.by_size(pairs)["training"]["updates"] // 2)
     own = {"lr": 1e-3, "pretrained_lr": 1e-4, "schedule": "cosine", "updates": updates, "warmup": updates // 10}
     return {**own, **given}
 
@@ -196,7 +198,7 @@ class SummaryObjective(Module):
             source, lengths, target_in = (torch.cat((x, x)) for x in (source, lengths, target_in))
         with autocast(source.device, self.dtype):
             memory = self.model.encode(source, lengths=lengths)
-            pointed = self.model.point(target_in, memory.told(self._wanted(target_out, passes)))
+            pointed = self.model.point(target_in, memory.told(self._sample_lengths(target_out, passes)))
             loss, nll = mixture_loss(
                 pointed,
                 self.model.output_weight,
@@ -209,7 +211,7 @@ class SummaryObjective(Module):
         covered = coverage_loss(pointed.weights, target_out, passes)
         return torch.stack((loss + self.coverage * covered if self.coverage else loss, nll, covered.detach()))
 
-    def _wanted(self, target_out: Tensor, passes: int) -> Tensor | None:
+    def _sample_lengths(self, target_out: Tensor, passes: int) -> Tensor | None:
         """The lengths of some summaries, sampled again each time; 0 for those without a length."""
         if not (self.model.config.told_length and self.training):
             return None
@@ -224,21 +226,30 @@ def coverage_loss(weights: Tensor, target_out: Tensor, passes: int) -> Tensor:
     return (each * (target_out != PAD).repeat(passes, 1)).sum() / passes
 
 
-class Summarization(PairTask):
+class Summarization(PairTask[PointerTransformer]):
     """The task, as :func:`regard.train.fit` wants it."""
 
     sums = ("loss", "nll", "coverage")
     alike = True  # a copied name must have the same subwords as in the source
 
+    settings: Training
+
     def __init__(
-        self, model: Any, corpus: Corpus, valid: Corpus | None, fitted: Fitted, device: torch.device, rouge: bool
+        self,
+        model: PointerTransformer,
+        corpus: Corpus,
+        valid: Corpus | None,
+        fitted: Fitted,
+        device: torch.device,
+        rouge: bool,
     ) -> None:
         super().__init__(model, corpus, valid, fitted, device)
-        s = fitted.training
+        s = self.settings
         self.measured = s.rouge_documents if rouge else 0
         self.limits = Limits(maximum=int(corpus.lengths[1].max()))
-        options = {"smoothing": s.smoothing, "rdrop": s.rdrop, "coverage": s.coverage, "told": s.told}
-        self.objective = SummaryObjective(model, **options, dtype=self.dtype)
+        self.objective = SummaryObjective(
+            model, smoothing=s.smoothing, rdrop=s.rdrop, coverage=s.coverage, told=s.told, dtype=self.dtype
+        )
 
     def pace(self, name: str) -> float:
         """The pretrained part has its own learning rate; its embeddings a smaller one, by their length."""
@@ -248,15 +259,15 @@ class Summarization(PairTask):
         pace = s.pretrained_lr / s.lr if s.lr else 1.0
         return float(pace / self.model.config.output_scale if name == "embedding.weight" else pace)
 
-    def plain(self, model: Any) -> nn.Module:
+    def plain(self, model: PointerTransformer) -> nn.Module:
         return SummaryObjective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
 
-    def measures(self, model: Any) -> dict[str, float]:
+    def measures(self, model: PointerTransformer) -> dict[str, float]:
         if not self.measured:
             return {}
         from regard.evaluate.rouge import rouge
 
-        outputs, references = self.decoded(model)
+        outputs, references = self.greedy_outputs(model)
         return rouge(outputs, [[text] for text in references])
 
 
@@ -286,7 +297,7 @@ and from where. It reproduces the bias of its data.""",
   regard train --task summarization --config recipe.toml --out model/ --set model.coverage=true
   regard train --task summarization --train train.jsonl --out model/ --set model.pretrained=minilm"""
 
-    def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+    def fit_settings(self, settings: Settings, pairs: int, on_gpu: bool, kept: Values | None) -> Fitted:
         if name := settings.model.get("pretrained"):
             encoder, subwords = load_encoder(name)
             cutting = {
@@ -312,29 +323,30 @@ and from where. It reproduces the bias of its data.""",
     def read(self, path: Path) -> Cutter:
         return load_subwords(path)
 
-    def model(self, fitted: Fitted, subwords: Any) -> Any:
+    def model(self, fitted: Fitted, subwords: Cutter) -> PointerTransformer:
         ids = {name: getattr(subwords, name) for name in ("pad_id", "bos_id", "eos_id")}
-        model = make_model({**fitted.model, "vocab_size": len(subwords), **ids})
+        model: PointerTransformer = make_model({**fitted.model, "vocab_size": len(subwords), **ids})
         if name := fitted.model.get("pretrained"):
             take_over(model, load_encoder(name)[0])
         if fitted.training.freeze:
             model.embedding.weight.requires_grad_(False)
         return model
 
-    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> Summarization:
+    def task(self, model: nn.Module, fitted: Fitted, subwords: Cutter, ranks: Ranks, report: Progress) -> Summarization:
+        assert isinstance(model, PointerTransformer)
         corpus, valid = self.corpora(fitted, subwords, report)
         rouge = measured(fitted.training.rouge, "rouge_score", valid, report)
         return Summarization(model, corpus, valid, fitted, ranks.device, rouge)
 
-    def seen(self, task: Any) -> dict[str, Any]:
-        return {**super().seen(task), "longest_document": int(task.corpus.lengths[0].max())}  # subwords of a document
+    def data_facts(self, task: Task) -> Values:
+        assert isinstance(task, Summarization)
+        return {
+            **super().data_facts(task),
+            "longest_document": int(task.corpus.lengths[0].max()),
+        }  # subwords of a document
 
-    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
-        words = self.words
-        if start := tables["model"].get("pretrained"):
-            origin = f"The encoder started with the weights of `{start}`. "
-            words = words._replace(origin=origin, licensed="these texts and weights")
-        return model_card(tables, outcome, words=words, **about)
+    def card(self, tables: Values) -> CardText:
+        return self.words.start_from(tables["model"].get("pretrained"))
 
 
 WORK = _Summarization()

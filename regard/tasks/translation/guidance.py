@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +26,11 @@ from regard.common.ragged import Integers, Ragged
 from regard.data import Batch, Corpus
 from regard.files.tensors import read_tensors, write_tensors
 from regard.files.whole import Damaged
+from regard.models.folder import Align
+from regard.tasks.base.settings import Training
 from regard.text.subwords import PAD, Subwords
 from regard.train import Progress
+from regard.train.settings import Values
 
 FORMAT = 1  # of the kept links: another number where the aligner finds others
 
@@ -44,7 +46,7 @@ class Guide:
     links: Method
 
     @classmethod
-    def of(cls, training: Any, model: dict[str, Any]) -> Guide | None:
+    def of(cls, training: Training, model: Values) -> Guide | None:
         """Of the settings [training] and [model]; None if nothing is guided."""
         if not training.guided:
             return None
@@ -56,7 +58,7 @@ class Guide:
                 raise ValueError(f"[training]: guided_{name} must be below {count}, the model's {name}s, got {value}")
         return cls(training.guided, layer, training.guided_head, not recurrent, training.guided_links)
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> Align:
         """[align] of config.toml."""
         return {"layer": self.layer, "head": self.head, "shift": self.shift}
 

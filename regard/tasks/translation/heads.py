@@ -1,13 +1,13 @@
 """Where a trained model's word alignments are read: the head that agrees best with links found by counting.
 
 Which head looks at the word that is being translated, and whether it does so when the word is predicted or when it has
-just been read, is nobody's choice, and differs from model to model. But what the links roughly are, the training pairs
-tell by themselves (:mod:`regard.align.statistical`).
+just been read, differs from model to model. The training pairs alone give approximate links to compare with
+(:mod:`regard.align.statistical`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,23 +17,25 @@ from regard.align.attention import word_matrix
 from regard.align.link import Links
 from regard.align.statistical import align_words
 from regard.data import Corpus
+from regard.decode.engine import Seq2Seq
+from regard.models.folder import Align
 from regard.text.subwords import BOS, EOS, Encoded, Subwords
 
 FEWEST = 1000  # pairs: of fewer, counting tells too little
 MOST = 20_000  # pairs that are counted
-LOOKED = 200  # of them, at which the model looks
+PROBED = 200  # of them, at which the model looks
 LONGEST = 100  # subwords of a side; longer pairs are left out
 
 
 class AlignmentHead(NamedTuple):
     """[align] of config.toml, and the share of the links that agree with it."""
 
-    table: dict[str, Any]
+    table: Align
     agreement: float
 
 
 @torch.no_grad()
-def best_head(model: Any, corpus: Corpus) -> AlignmentHead | None:
+def best_head(model: Seq2Seq, corpus: Corpus) -> AlignmentHead | None:
     """The layer, head (or the mean of all) and shift whose strongest weights are most often where the links are."""
     longest = min(LONGEST, (model.max_length or LONGEST + 1) - 1)  # with <s> or </s> it is one more
     rows = np.flatnonzero(np.maximum(*corpus.lengths) <= longest)
@@ -42,7 +44,7 @@ def best_head(model: Any, corpus: Corpus) -> AlignmentHead | None:
     texts = [corpus.text(int(rows[k])) for k in _spread(len(rows), MOST)]
     linked = align_words((s.split(), t.split()) for s, t in texts)
     hits, total = [], 0
-    for k in _spread(len(texts), LOOKED):
+    for k in _spread(len(texts), PROBED):
         source, target = corpus.subwords.encode_batch(texts[k])
         links = _cut(linked[k], source, target)
         if links:
@@ -61,7 +63,7 @@ def _cut(links: Links, source: Encoded, target: Encoded) -> Links:
     return frozenset((i, j) for i, j in links if i in source.words and j in target.words)
 
 
-def _hits(model: Any, source: Encoded, target: Encoded, links: Links) -> Tensor:
+def _hits(model: Seq2Seq, source: Encoded, target: Encoded, links: Links) -> Tensor:
     """How many target words look most at one they are linked to, [shift, layers, heads + 1], the mean of heads last."""
     given = torch.tensor([[*source.ids, EOS]]), torch.tensor([[BOS, *target.ids]])
     weights = model.features(*given, attention=True)[1][0].float()  # [layers, heads, T, S]
@@ -80,7 +82,7 @@ def _hits(model: Any, source: Encoded, target: Encoded, links: Links) -> Tensor:
 
 def _table(hits: Tensor, total: int) -> AlignmentHead:
     shift, layer, head = (int(x) for x in np.unravel_index(int(hits.argmax()), tuple(hits.shape)))
-    table: dict[str, Any] = {"layer": layer, "shift": bool(shift)}
+    table: Align = {"layer": layer, "shift": bool(shift)}
     if head < hits.shape[-1] - 1:
         table["head"] = head
     return AlignmentHead(table, float(hits.max()) / total)

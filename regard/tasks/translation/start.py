@@ -1,15 +1,15 @@
-"""A run that begins with a trained model and goes on with other pairs: its size, its subwords and its weights stay."""
+"""Fine-tuning: a run that starts from a trained model, with its size, its subwords and its weights, on other pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from regard.files.bundled import find
 from regard.models.folder import Loaded
 from regard.models.folder import open as open_folder
 from regard.tasks.base.settings import OF_SUBWORDS, Settings
+from regard.train.settings import Values
 
 S = TypeVar("S", bound=Settings)
 
@@ -26,7 +26,7 @@ def start_model(name: str, task: str) -> Loaded:
 
 
 def resume_settings(given: S, loaded: Loaded, pairs: int) -> S:
-    """The settings with those of the model; what changes it little is the default of the rest."""
+    """The settings with those of the model; defaults of the rest change its weights little."""
     name, own = given.training["start"], loaded.settings["model"]
     model = {key: value for key, value in own.items() if key not in OF_SUBWORDS}
     for key, value in given.model.items():
@@ -48,6 +48,6 @@ def resume_settings(given: S, loaded: Loaded, pairs: int) -> S:
     )
 
 
-def search_tables(loaded: Loaded) -> dict[str, Mapping[str, Any]]:
-    """How it is searched and where its alignments are read, which training on does not change."""
+def search_tables(loaded: Loaded) -> dict[str, Values]:
+    """How it is searched and where its alignments are read: fine-tuning does not change that."""
     return {name: loaded.settings[name] for name in KEPT if name in loaded.settings}

@@ -3,31 +3,31 @@
     regard train --source train.en --target train.fr \\
         --valid-source val.en --valid-target val.fr --out model/
 
-Started again after it was killed, the same command goes on where the last checkpoint stands. Under
+Run again after it was killed, the same command resumes from the last checkpoint. Under
 ``torchrun --nproc-per-node N`` it trains on N processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.common.module import Module
 from regard.data import Batch, Corpus
+from regard.decode.engine import Seq2Seq
 from regard.tasks.base import run
-from regard.tasks.base.card import model_card
+from regard.tasks.base.card import CardText
 from regard.tasks.base.pairs import PairTask, PairWork, autocast, measured, without_padding
-from regard.tasks.base.settings import Data, Fitted, Settings
+from regard.tasks.base.settings import Data, Fitted, Settings, Training
 from regard.tasks.translation.guidance import Guide, WordLinks, guided_loss, word_links
 from regard.tasks.translation.heads import best_head
 from regard.tasks.translation.start import resume_settings, search_tables, start_model
 from regard.text.subwords import PAD
 from regard.text.wordpiece import Cutter
-from regard.train import Outcome, Progress, Ranks, sequence_loss
+from regard.train import Progress, Ranks, Task, sequence_loss
+from regard.train.settings import Values
 
 __all__ = [
     "WORK",
@@ -44,7 +44,7 @@ class TranslationObjective(Module):
 
     def __init__(
         self,
-        model: Any,
+        model: Seq2Seq,
         *,
         smoothing: float,
         rdrop: float,
@@ -69,11 +69,9 @@ class TranslationObjective(Module):
         if passes > 1:
             source, lengths, target_in = (torch.cat((x, x)) for x in (source, lengths, target_in))
         with autocast(source.device, self.dtype):
-            options = {} if self.guide is None else {"guided": (self.guide.layer, self.guide.head)}
-            features = self.features(source, target_in, source_lengths=lengths, **options)
-            log_weights = None
-            if self.guide is not None:
-                features, log_weights = features
+            guided = None if self.guide is None else (self.guide.layer, self.guide.head)
+            out = self.features(source, target_in, source_lengths=lengths, guided=guided)
+            features, log_weights = out if isinstance(out, tuple) else (out, None)
             rows, targets = features.flatten(0, 1), target_out.flatten()
             if rows.device.type == "cpu":  # on a GPU counting them would be waited for
                 rows, targets = without_padding(rows, targets, passes)
@@ -83,16 +81,18 @@ class TranslationObjective(Module):
             )
         if self.guide is None or log_weights is None or linked is None:
             return sums
-        guided = guided_loss(log_weights, linked)
-        return torch.stack((sums[0] + self.guide.weight * guided, sums[1], guided.detach()))
+        links_loss = guided_loss(log_weights, linked)
+        return torch.stack((sums[0] + self.guide.weight * links_loss, sums[1], links_loss.detach()))
 
 
-class TranslationTask(PairTask):
+class TranslationTask(PairTask[Seq2Seq]):
     """The task, as :func:`regard.train.fit` wants it."""
+
+    settings: Training
 
     def __init__(
         self,
-        model: Any,
+        model: Seq2Seq,
         corpus: Corpus,
         valid: Corpus | None,
         fitted: Fitted,
@@ -101,32 +101,33 @@ class TranslationTask(PairTask):
         links: WordLinks | None = None,
     ) -> None:
         super().__init__(model, corpus, valid, fitted, device)
-        s, self.links = fitted.training, links
+        s, self.links = self.settings, links
         self.measured = s.bleu_sentences if bleu else 0
         guide = None if links is None else Guide.of(s, fitted.model)
         self.sums = ("loss", "nll") if guide is None else ("loss", "nll", "guided")
-        options: dict[str, Any] = {"dtype": self.dtype, "compile": s.compile, "guide": guide}
-        self.objective = TranslationObjective(model, smoothing=s.smoothing, rdrop=s.rdrop, **options)
+        self.objective = TranslationObjective(
+            model, smoothing=s.smoothing, rdrop=s.rdrop, guide=guide, dtype=self.dtype, compile=s.compile
+        )
 
-    def taken(self, batch: Batch) -> list[Tensor]:
-        return super().taken(batch) + ([] if self.links is None else [self.links.of(batch)])
+    def inputs(self, batch: Batch) -> list[Tensor]:
+        return super().inputs(batch) + ([] if self.links is None else [self.links.of(batch)])
 
-    def plain(self, model: Any) -> nn.Module:
+    def plain(self, model: Seq2Seq) -> nn.Module:
         return TranslationObjective(model, smoothing=0.0, rdrop=0.0, dtype=self.dtype)
 
-    def measures(self, model: Any) -> dict[str, float]:
+    def measures(self, model: Seq2Seq) -> dict[str, float]:
         if not self.measured:
             return {}
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
-        outputs, references = self.decoded(model)
+        outputs, references = self.greedy_outputs(model)
         bleu = BLEU(tokenize=self.settings.bleu_tokenize, force=True).corpus_score(outputs, [references]).score
         return {"bleu": bleu, "chrf": CHRF().corpus_score(outputs, [references]).score}
 
 
 def check_tokenizer(name: str) -> None:
-    """Before training, and not when it is first validated."""
+    """Refuses an unknown tokenizer before training, and not at the first validation."""
     from sacrebleu.metrics.bleu import BLEU
 
     if name not in BLEU.TOKENIZERS:
@@ -134,8 +135,8 @@ def check_tokenizer(name: str) -> None:
         raise ValueError(f"[training]: bleu_tokenize must be one of {known}, got {name!r}")
 
 
-def check_positions(model: Any, *corpora: Corpus) -> None:
-    """Before training, and not at the first line that has more subwords than the model has positions."""
+def check_positions(model: Seq2Seq, *corpora: Corpus) -> None:
+    """Refuses lines with more subwords than the model has positions before training, and not at the first of them."""
     longest = max(int(lengths.max()) for corpus in corpora for lengths in corpus.lengths)
     if model.max_length is not None and longest >= model.max_length:
         raise ValueError(
@@ -167,22 +168,25 @@ class _Translation(PairWork[Settings]):
   regard train --start model/ --source our.en --target our.fr --out ours/      # fine-tunes it on other pairs
   torchrun --nproc-per-node 4 -m regard train ... --out model/"""
 
-    def fitted(self, settings: Settings, pairs: int, on_gpu: bool, kept: Mapping[str, Any] | None) -> Fitted:
+    def fit_settings(self, settings: Settings, pairs: int, on_gpu: bool, kept: Values | None) -> Fitted:
         if name := settings.training.get("start"):
             settings = resume_settings(settings, start_model(name, self.name), pairs)
-        return super().fitted(settings, pairs, on_gpu, kept)
+        return super().fit_settings(settings, pairs, on_gpu, kept)
 
     def learn(self, fitted: Fitted, report: Progress) -> Cutter:
         name = fitted.training.start
         return super().learn(fitted, report) if name is None else start_model(name, self.name).subwords
 
-    def model(self, fitted: Fitted, subwords: Any) -> Any:
+    def model(self, fitted: Fitted, subwords: Cutter) -> nn.Module:
         model = super().model(fitted, subwords)
         if name := fitted.training.start:
             model.load_state_dict(start_model(name, self.name).model.state_dict())
         return model
 
-    def task(self, model: Any, fitted: Fitted, subwords: Any, ranks: Ranks, report: Progress) -> TranslationTask:
+    def task(
+        self, model: nn.Module, fitted: Fitted, subwords: Cutter, ranks: Ranks, report: Progress
+    ) -> TranslationTask:
+        assert isinstance(model, Seq2Seq)
         guide = Guide.of(fitted.training, fitted.model)
         corpus, valid = self.corpora(fitted, subwords, report)
         check_positions(model, corpus, *([] if valid is None else [valid]))
@@ -192,8 +196,9 @@ class _Translation(PairWork[Settings]):
         links = None if guide is None else word_links(corpus, guide, fitted.data.cache, ranks.device, report)
         return TranslationTask(model, corpus, valid, fitted, ranks.device, bleu, links)
 
-    def looked(self, model: Any, task: Any, report: Progress) -> dict[str, Any]:
-        """[align], where neither a guide nor the model that was begun with has one."""
+    def inspect(self, model: nn.Module, task: Task, report: Progress) -> Values:
+        """[align], where neither a guide nor the model that training started from has one."""
+        assert isinstance(model, Seq2Seq) and isinstance(task, TranslationTask)
         start = task.settings.start
         known = task.links is not None or (start is not None and "align" in start_model(start, self.name).settings)
         if known or not (found := best_head(model, task.corpus)):
@@ -205,19 +210,15 @@ class _Translation(PairWork[Settings]):
         )
         return {"align": found.table}
 
-    def finished(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+    def config(self, tables: Values) -> Values:
         """With [align] where a head was guided: that is the one to read alignments from."""
-        training = self.settings.training_table.from_table(tables["training"])
+        training = Training.from_table(tables["training"])
         guide = Guide.of(training, tables["model"])
         before = {} if training.start is None else search_tables(start_model(training.start, self.name))
-        return {**super().finished(tables), **before, **({} if guide is None else {"align": guide.table()})}
+        return {**super().config(tables), **before, **({} if guide is None else {"align": guide.table()})}
 
-    def card(self, tables: Mapping[str, Any], outcome: Outcome, **about: Any) -> str:
-        words = self.words
-        if start := tables["training"].get("start"):
-            origin = f"Training started with the weights of `{start}`. "
-            words = words._replace(origin=origin, licensed="these texts and weights")
-        return model_card(tables, outcome, words=words, **about)
+    def card(self, tables: Values) -> CardText:
+        return self.words.start_from(tables["training"].get("start"), "Training")
 
 
 WORK = _Translation()

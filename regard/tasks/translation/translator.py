@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.align.attention import links, word_weights
 from regard.align.link import Links
 from regard.decode import KnownWords, named
-from regard.decode.engine import Engine, EngineHypothesis, TorchEngine
+from regard.decode.engine import Engine, EngineHypothesis, Seq2Seq, TorchEngine
 from regard.decode.search import Search, SearchOptions
 from regard.files.bundled import DEFAULT, find
 from regard.tasks.base.use import batches_of, open_model, refuse_other_tasks, what_is_odd
@@ -32,7 +32,7 @@ from regard.tasks.translation.output import (
     widen_weights,
     with_copies,
 )
-from regard.tasks.translation.protect.masking import Protected, copied, protect_line
+from regard.tasks.translation.protect.masking import Protected, copy_links, protect_line
 from regard.tasks.translation.protect.spans import Protect, Protection, patterns
 from regard.tasks.translation.protect.translate import How, translate_lines
 from regard.text.lexicon import FILE as LEXICON
@@ -42,6 +42,9 @@ from regard.text.subwords import EOS, UNK, Encoded, Subwords
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from regard.models.folder import Align
+    from regard.train.settings import Values
 
 LIMIT = 256  # subwords of a line, where neither the model nor its settings know a limit
 BATCH_TOKENS = 1024  # source tokens decoded at once, padding included
@@ -105,18 +108,8 @@ class ForcedOptions(TypedDict, total=False):
     progress: Progress | None
 
 
-class AlignOptions(ForcedOptions, total=False):
-    """The options of :meth:`Translator.align`."""
-
-    layer: int | str | None
-    head: Head
-    shift: bool | None
-    threshold: float | None
-    mutual: bool
-
-
 class Look(NamedTuple):
-    """Where word alignments are read: a decoder layer, a head (None: their mean), and the row of a word."""
+    """Where word alignments are read: a decoder layer and a head (None: their mean), and the row of a word."""
 
     layer: int
     head: int | None
@@ -135,20 +128,24 @@ class Translator:
 
     def __init__(
         self,
-        model: Any,
+        model: Seq2Seq | None,
         subwords: Subwords,
         *,
         engine: Engine | None = None,
         name: str = "model",
         limit: int = LIMIT,
         split: int | None = None,
-        align: Mapping[str, Any] | None = None,
-        search: Mapping[str, Any] | None = None,
+        align: Align | None = None,
+        search: Values | None = None,
         lexicon: Lexicon | None = None,
         protect: Protect = True,
     ) -> None:
-        self.engine: Engine = TorchEngine(model) if engine is None else engine
-        self.model, self.subwords, self.name, self._align = model, subwords, name, align or {}
+        if engine is None:
+            assert model is not None
+            engine = TorchEngine(model)
+        self.engine: Engine = engine
+        self.model, self.subwords, self.name = model, subwords, name
+        self._align: Align = align or {}
         self.lexicon, self._protection = lexicon, Protection(subwords, protect)
         self._search = dict(search or {})
         self.search = Search.of(self._search)  # checks them
@@ -221,8 +218,16 @@ class Translator:
             raise ValueError(f"expected one prefix, or one for each of {len(lines)} lines; got {len(prefixes)}")
         find = self._protection if protect is None else Protection(self.subwords, protect)
 
-        def run(lines: Sequence[str], prefixes: Sequence[str], *, first: bool, **more: Any) -> list[TranslationOutput]:
-            return self._outputs(lines, prefixes, search, batch_tokens, progress if first else None, **more)
+        def run(
+            lines: Sequence[str],
+            prefixes: Sequence[str],
+            *,
+            keep: Mapping[int, Sequence[Interval]],
+            attended: Collection[int],
+            first: bool,
+        ) -> list[TranslationOutput]:
+            watch = progress if first else None
+            return self._outputs(lines, prefixes, search, batch_tokens, watch, keep=keep, attended=attended)
 
         items = [
             Protected(line, prefix=start) if what_is_odd(line) else protect_line(line, find, start)
@@ -279,20 +284,34 @@ class Translator:
             else:
                 good.append(_EncodedPair(i, *sides, pairs[i]))
         for pair, found in zip(good, self._read(good, attention, batch_tokens, progress), strict=True):
-            copies = copied(*pair.texts, self._protection) if attention else ()
+            copies = copy_links(*pair.texts, self._protection) if attention else ()
             outputs[pair.line].translations = [found._replace(copies=copies)]
         return outputs
 
-    def align(self, pairs: Sequence[tuple[str, str]], **options: Unpack[AlignOptions]) -> list[Links]:
+    def align(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        layer: int | str | None = None,
+        head: Head = None,
+        shift: bool | None = None,
+        threshold: float | None = None,
+        mutual: bool = False,
+        **options: Unpack[ForcedOptions],
+    ) -> list[Links]:
         """Word links (source, target) of each pair, from 0, by the attention of forced decoding.
 
         Options are those of :meth:`word_weights`, of :func:`regard.align.links` and of :meth:`forced`.
         """
-        given: dict[str, Any] = {**options}
-        how = {name: given.pop(name) for name in ("layer", "head", "shift") if name in given}
-        which = {name: given.pop(name) for name in ("threshold", "mutual") if name in given}
-        found = _whole(self.forced(pairs, attention=True, **given), "pair")
-        return [links(self.word_weights(output.translations[0], **how), **which) for output in found]
+        found = _whole(self.forced(pairs, attention=True, **options), "pair")
+        return [
+            links(
+                self.word_weights(output.translations[0], layer=layer, head=head, shift=shift),
+                threshold=threshold,
+                mutual=mutual,
+            )
+            for output in found
+        ]
 
     def word_weights(
         self, translation: Translation, *, layer: int | str | None = None, head: Head = None, shift: bool | None = None
@@ -312,8 +331,8 @@ class Translator:
         else:
             self._check_shown(layer, head, self.engine.shown)
             look = self.look(1, shift=shift)._replace(layer=0, head=None)
-        how: dict[str, Any] = look._asdict() | ({"layer": None} if layer == "mean" else {})
-        parts = [_of_words(part, how) for part in translation.attention]
+        layer_read = None if layer == "mean" else look.layer
+        parts = [_part_weights(part, layer_read, look.head, look.shift) for part in translation.attention]
         weights = in_blocks(parts, [part.spaced for part in translation.attention])
         return with_copies(weights, translation.copies) if translation.copies else weights
 
@@ -379,24 +398,24 @@ class Translator:
         unknown: dict[int, _Unknown] = {}
         lengths = [len(job.source.ids) for job in jobs]
         for number, batch in enumerate(batches_of(lengths, batch_tokens, search.sentences)):
-            new = self._searched([jobs[i] for i in batch], search, number)
+            new = self._search_batch([jobs[i] for i in batch], search, number)
             found |= zip(batch, new, strict=True)
             if self.lexicon is not None and search.known_words:
-                unknown |= self._unknown({i: jobs[i] for i in batch}, found, self.lexicon)
+                unknown |= self._find_unknown({i: jobs[i] for i in batch}, found, self.lexicon)
             if progress and (finished := len(batch) - len(unknown.keys() & set(batch))):
                 progress(finished)
         again = list(unknown)
         for number, some in enumerate(batches_of([lengths[i] for i in again], batch_tokens, search.sentences)):
             batch = [again[k] for k in some]
-            new = self._searched([jobs[i] for i in batch], search, number, [unknown[i].own for i in batch])
+            new = self._search_batch([jobs[i] for i in batch], search, number, [unknown[i].own for i in batch])
             for i, row in zip(batch, new, strict=True):
-                found[i] = _filled(found[i], unknown[i].good, row, ranked=not search.sample)
+                found[i] = _replace_unknown(found[i], unknown[i].good, row, ranked=not search.sample)
             if progress:
                 progress(len(batch))
         done = [found[i] for i in range(len(jobs))]
-        return self._attended(jobs, done, attended, batch_tokens) if attended else done
+        return self._add_attention(jobs, done, attended, batch_tokens) if attended else done
 
-    def _searched(
+    def _search_batch(
         self, jobs: list[_Job], search: Search, number: int, own: list[set[str]] | None = None
     ) -> list[list[Translation]]:
         """One batch; with ``words``, only known words, given for each sentence."""
@@ -407,7 +426,7 @@ class Translator:
         rows = self.engine.search(sources, prefixes, search, number=number, ban=self._ban, words=words)
         return [[self._translation(one) for one in row] for row in rows]
 
-    def _unknown(
+    def _find_unknown(
         self, jobs: Mapping[int, _Job], found: Mapping[int, list[Translation]], lexicon: Lexicon
     ) -> dict[int, _Unknown]:
         """The sentences whose translations have unknown words."""
@@ -420,7 +439,7 @@ class Translator:
                 unknown[i] = _Unknown(own, good)
         return unknown
 
-    def _attended(
+    def _add_attention(
         self, jobs: list[_Job], done: list[list[Translation]], lines: frozenset[int], tokens: int
     ) -> list[list[Translation]]:
         """The same, those of some lines with attention, by reading what was written as the text that it is."""
@@ -481,7 +500,7 @@ def load(
     if engine == "ctranslate2":
         return _load_ctranslate2(path, device, int8)
     loaded = open_model(path, "translation", device, int8=int8)
-    return Translator(loaded.model, loaded.subwords, **_options(path, loaded.settings))
+    return _from_folder(path, loaded.settings, loaded.model, loaded.subwords)
 
 
 def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool) -> Translator:
@@ -491,11 +510,13 @@ def _load_ctranslate2(path: Path, device: str | torch.device | None, int8: bool)
 
     settings = read_config(path)
     engine = CTranslate2Engine(path, device=None if device is None else str(device), int8=int8)
-    return Translator(None, engine.subwords, engine=engine, **_options(path, settings))
+    return _from_folder(path, settings, None, engine.subwords, engine)
 
 
-def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a translator from config.toml."""
+def _from_folder(
+    path: Path, settings: Values, model: Seq2Seq | None, subwords: Subwords, engine: Engine | None = None
+) -> Translator:
+    """A translator with the settings of config.toml."""
     search = dict(settings.get("translate", {}))
     split, protect = search.pop("split", None), search.pop("protect", True)
     try:
@@ -503,15 +524,18 @@ def _options(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         patterns(protect)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path / 'config.toml'}: [translate]: {error}") from error
-    return {
-        "name": path.name,
-        "limit": settings.get("data", {}).get("max_tokens", LIMIT),
-        "split": split,
-        "align": settings.get("align"),
-        "search": search,
-        "protect": protect,
-        "lexicon": Lexicon.load(path / LEXICON) if (path / LEXICON).is_file() else None,
-    }
+    return Translator(
+        model,
+        subwords,
+        engine=engine,
+        name=path.name,
+        limit=settings.get("data", {}).get("max_tokens", LIMIT),
+        split=split,
+        align=settings.get("align"),
+        search=search,
+        lexicon=Lexicon.load(path / LEXICON) if (path / LEXICON).is_file() else None,
+        protect=protect,
+    )
 
 
 def _number(given: int | str, what: str = "head") -> int | None:
@@ -521,11 +545,12 @@ def _number(given: int | str, what: str = "head") -> int | None:
     return None if isinstance(given, str) else given
 
 
-def _of_words(part: Attended, how: Mapping[str, Any]) -> Tensor:
+def _part_weights(part: Attended, layer: int | None, head: int | None, shift: bool) -> Tensor:
     """The attention of each word of a translated part to each source word; 0 where no model read the text."""
     if not part.source.ids or not part.target.ids:
         return widen_weights(torch.zeros(0, 0), part)
-    return widen_weights(word_weights(part.weights, part.source.words, part.target.words, **how), part)
+    words = part.source.words, part.target.words
+    return widen_weights(word_weights(part.weights, *words, layer=layer, head=head, shift=shift), part)
 
 
 def _whole(outputs: list[TranslationOutput], kind: str) -> list[TranslationOutput]:
@@ -536,7 +561,7 @@ def _whole(outputs: list[TranslationOutput], kind: str) -> list[TranslationOutpu
     return outputs
 
 
-def _filled(
+def _replace_unknown(
     row: list[Translation], good: list[Translation], new: list[Translation], *, ranked: bool
 ) -> list[Translation]:
     """The same number of translations: the ones without unknown words, and new ones in place of the rest.

@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from regard.text.graphemes import clusters
 from regard.text.subwords import Subwords
@@ -197,7 +197,16 @@ def _runs(
 # --- patterns ---
 
 
-def patterns(protect: Protect) -> list[Any]:
+class Pattern(Protocol):
+    """A compiled expression of ``regex``, as far as it is used here."""
+
+    pattern: str
+
+    def finditer(self, string: str, *, timeout: float) -> Iterator[re.Match[str]]:
+        """Its matches; TimeoutError if they take longer."""
+
+
+def patterns(protect: Protect) -> list[Pattern]:
     """The user's own regular expressions, compiled by ``regex``, whose matching can be given a time limit."""
     own = [protect] if isinstance(protect, str) else [] if isinstance(protect, bool) else protect
     if not isinstance(own, Sequence):
@@ -205,18 +214,19 @@ def patterns(protect: Protect) -> list[Any]:
     return [_compile(pattern) for pattern in own]
 
 
-def _compile(pattern: object) -> Any:
+def _compile(pattern: object) -> Pattern:
     import regex
 
     if not isinstance(pattern, str):
         raise ValueError(f"protect: expected a regular expression, got {pattern!r}")
     try:
-        return regex.compile(pattern)
+        compiled: Pattern = regex.compile(pattern)
+        return compiled
     except regex.error as error:
         raise ValueError(f"protect: {pattern!r} is not a regular expression: {error}") from None
 
 
-def _places(pattern: Any, line: str) -> list[tuple[int, int]]:
+def _places(pattern: Pattern, line: str) -> list[tuple[int, int]]:
     """Where a pattern matches. A model folder may come from a stranger, and Python takes years for ``(a|aa)+$``."""
     try:
         return [match.span() for match in pattern.finditer(line, timeout=SECONDS)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from regard.tasks.translation.output import Attended, Translation, TranslationOutput
 from regard.tasks.translation.protect.masking import Masked, Protected, Weigh, apart, literal
@@ -48,6 +48,13 @@ class How(NamedTuple):
     ranked: bool
 
 
+class _Attempt(NamedTuple):
+    """How a line is masked for an attempt, see :class:`Masked`."""
+
+    as_is: bool = False
+    draw: int = 0
+
+
 class _Piece(NamedTuple):
     """A part of a line that is translated by itself."""
 
@@ -60,7 +67,7 @@ def translate_lines(items: Sequence[Protected], how: How, *, first: bool = True)
     """What became of each line; those without spans are translated as they are."""
     works = [_Work(item, how) for item in items]
     while some := [work for work in works if work.left]:
-        masked = [Masked(work.item, **work.left.pop(0)) for work in some]
+        masked = [Masked(work.item, **work.left.pop(0)._asdict()) for work in some]
         outputs = how.run(
             [one.text for one in masked],
             [one.prefix for one in masked],
@@ -84,14 +91,19 @@ class _Work:
 
     def __init__(self, item: Protected, how: How) -> None:
         self.item, self.how, self.many, self.output = item, how, how.many, TranslationOutput()
-        self.left: list[dict[str, Any]] = []
+        self.left: list[_Attempt] = []
         words = any(span.kind in ("word", "number") for span in item.spans)
         if item.spans and not _has_text(item.line, item.spans) and not (item.prefix and words):
             copy = literal(item.line.strip())  # a prefix goes before it: it is one of two pieces
             self.found = [] if item.prefix else [copy if how.shown else copy._replace(attention=())] * self.many
         else:
             read = [span.read for span in item.spans]
-            self.left = [{"as_is": True}] * (any(read) or not read) + [{}] * bool(read) + [{"draw": OTHERS}] * words
+            if any(read) or not read:
+                self.left.append(_Attempt(as_is=True))
+            if read:
+                self.left.append(_Attempt())
+            if words:
+                self.left.append(_Attempt(draw=OTHERS))
 
     @property
     def found(self) -> list[Translation]:
