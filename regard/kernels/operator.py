@@ -271,16 +271,7 @@ def _fake_forward(
     return p.v.new_empty((*shape, p.v.shape[-1]), dtype=dtype), p.v.new_empty(shape, dtype=p.compute_dtype)
 
 
-def _fake_backward(
-    kernel: str,
-    code: str,
-    tensors: list[Tensor],
-    ints: list[int],
-    floats: list[float],
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-) -> list[Tensor]:
+def _fake_backward(kernel: str, code: str, tensors: list[Tensor], *_: object) -> list[Tensor]:
     return [t.new_empty(t.shape if t.is_floating_point() else ()) for t in tensors]
 
 
@@ -301,14 +292,13 @@ def _vmap_backward(
     tensors: list[Tensor],
     ints: list[int],
     floats: list[float],
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
+    *rows: Tensor,
 ) -> Any:
+    """``rows`` are the context, the logsumexp and the gradient of the context."""
     n, batch = info.batch_size, _batch(code, tensors, dims[2])
     folded = [_fold(t, dim, n, batch) for t, dim in zip(tensors, dims[2], strict=True)]
-    rest = [_fold(t, dim, n, batch) for t, dim in zip((out, lse, grad), dims[5:], strict=True)]
-    grads = torch.ops.regard.attention_backward(kernel, code, folded, ints, floats, *rest)
+    folded_rows = [_fold(t, dim, n, batch) for t, dim in zip(rows, dims[5:], strict=True)]
+    grads = torch.ops.regard.attention_backward(kernel, code, folded, ints, floats, *folded_rows)
     unfolded = []
     for g, t, dim in zip(grads, tensors, dims[2], strict=True):
         if not t.is_floating_point():

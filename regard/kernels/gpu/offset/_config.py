@@ -53,11 +53,6 @@ FLOAT = {
         (128, OffsetConfig(32, 64, 8, 1)),
         (LARGEST, OffsetConfig(32, 16, 4, 1)),
     ),
-    "no dot": (
-        (64, OffsetConfig(64, 32, 8, 1)),
-        (128, OffsetConfig(32, 64, 8, 1)),
-        (LARGEST, OffsetConfig(32, 16, 4, 1)),
-    ),
     "keys": (
         (64, OffsetConfig(32, 64, 8, 1)),
         (128, OffsetConfig(32, 32, 8, 1)),
@@ -75,7 +70,7 @@ def configure(kernel: str, p: Problem) -> OffsetConfig:
     """The configuration of "forward", "keys" or "queries", no larger than the problem."""
     dims = max(p.v.shape[-1], *(t.q.shape[-1] for t in p.terms.dots), 0)
     table = FLOAT if p.dtype == torch.float32 else HALF
-    if kernel == "forward" and not p.terms.dots:
+    if kernel == "forward" and not p.terms.dots and table is HALF:
         kernel = "no dot"
     config = next(c for most, c in table[kernel] if dims <= most)
     return replace(config, q=min(config.q, power(p.queries, 16)), k=min(config.k, power(p.keys, 16)))
