@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from regard.data.readers import Bad, PairRow, Tsv, _OneFile, _pair, numbered_lines, parse_object
 from regard.files.text import PathLike
@@ -96,7 +95,7 @@ def with_references(path: PathLike, keys: tuple[str, str] = ("document", "summar
     return found
 
 
-def texts_of(entry: dict[str, Any], key: str, where: str) -> list[str] | Bad:
+def texts_of(entry: Mapping[str, object], key: str, where: str) -> list[str] | Bad:
     """The texts under a key: a string or a list of strings."""
     value = entry.get(key)
     texts = [value] if isinstance(value, str) else value

@@ -11,10 +11,9 @@ context has no answer (SQuAD 2.0).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from regard.data.readers import Bad, Policy, Report, numbered_lines, parse_object, sift
 from regard.files.bounds import parse_json
@@ -70,11 +69,12 @@ def _squad(path: Path) -> Iterator[Question | Bad]:
             if not isinstance(entry, dict):
                 yield Bad(where, "not a JSON object", f"got a {type(entry).__name__} among qas")
                 continue
-            known: dict[str, Any] = {"answers": []} if entry.get("is_impossible") else {}
-            yield _parse_entry({**entry, "context": context, **known}, where)
+            if entry.get("is_impossible"):
+                entry["answers"] = []
+            yield _parse_entry({**entry, "context": context}, where)
 
 
-def _by_line(path: Path, make: Any) -> Iterator[Question | Bad]:
+def _by_line(path: Path, make: Callable[[str, str], Question | Bad]) -> Iterator[Question | Bad]:
     for where, text in numbered_lines(path):
         yield text if isinstance(text, Bad) else make(text, where)
 
@@ -84,7 +84,7 @@ def _json_line(text: str, where: str) -> Question | Bad:
     return entry if isinstance(entry, Bad) else _parse_entry(entry, where)
 
 
-def _parse_entry(entry: Mapping[str, Any], where: str) -> Question | Bad:
+def _parse_entry(entry: Mapping[str, object], where: str) -> Question | Bad:
     """The question of a JSON object. The key "answers" is required, even if empty: it may be misspelt."""
     expected = {"context": "a string", "question": "a string", "answers": "a list of answers, empty if there is none,"}
     for key, kind in expected.items():
@@ -101,7 +101,7 @@ def _tsv_line(text: str, where: str) -> Question | Bad:
     return _question(cells[0], cells[1], [cell for cell in cells[2:] if cell], where, "")
 
 
-def _question(context: Any, question: Any, answers: Any, where: str, id: str) -> Question | Bad:
+def _question(context: object, question: object, answers: object, where: str, id: str) -> Question | Bad:
     for name, text in (("context", context), ("question", question)):
         if not isinstance(text, str):
             return Bad(where, "no text under a key", f"expected a string under {name!r}, got a {type(text).__name__}")
@@ -111,6 +111,7 @@ def _question(context: Any, question: Any, answers: Any, where: str, id: str) ->
             text.encode()
         except UnicodeEncodeError as error:
             return Bad(where, "not Unicode text", f"a lone surrogate at character {error.start} of the {name}")
+    assert isinstance(context, str) and isinstance(question, str)
     spans = []
     each = _list_answers(answers)
     if each is None:
@@ -123,7 +124,7 @@ def _question(context: Any, question: Any, answers: Any, where: str, id: str) ->
     return Question(context, question, tuple(spans), id)
 
 
-def _list_answers(answers: Any) -> Sequence[Any] | None:
+def _list_answers(answers: object) -> Sequence[object] | None:
     """A list of answers, also of Hugging Face's {"text": […], "answer_start": […]}; None if its lengths differ."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         starts = answers.get("answer_start", [None] * len(answers["text"]))
@@ -133,9 +134,10 @@ def _list_answers(answers: Any) -> Sequence[Any] | None:
     return answers if isinstance(answers, list) else [answers]
 
 
-def _span(context: str, answer: Any) -> tuple[int, int] | str:
+def _span(context: str, answer: object) -> tuple[int, int] | str:
     """The span of an answer, or what is wrong with it."""
-    text, start = answer, None
+    text: object = answer
+    start: object = None
     if isinstance(answer, Mapping):
         text, start = answer.get("text"), answer.get("start", answer.get("answer_start"))
     if not isinstance(text, str) or not text.strip():

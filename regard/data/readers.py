@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from regard.files.bounds import parse_json
 from regard.files.text import PathLike
@@ -144,11 +144,14 @@ class JsonLines(_OneFile):
         entry = parse_object(text, where)
         if isinstance(entry, Bad):
             return entry
+        texts = []
         for key in self.keys:
-            if not isinstance(entry.get(key), str):
-                got = f"a {type(entry[key]).__name__}" if key in entry else "no such key"
+            value = entry.get(key)
+            if not isinstance(value, str):
+                got = f"a {type(value).__name__}" if key in entry else "no such key"
                 return Bad(where, "no text under a key", f"expected a string under {key!r}, got {got}")
-        return _pair(entry[self.keys[0]], entry[self.keys[1]], where, where)
+            texts.append(value)
+        return _pair(texts[0], texts[1], where, where)
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[str, str | Bad]]:
         yield where, _decode(line, where)
 
 
-def parse_object(line: str, where: str) -> dict[str, Any] | Bad:
+def parse_object(line: str, where: str) -> dict[str, object] | Bad:
     """The JSON object of a line."""
     try:
         entry = parse_json(line)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as CorpusMetric
 
 __all__ = ["Comparison", "Metric", "compare", "evaluate"]
 
@@ -74,12 +78,16 @@ def compare(
 
 
 def _bootstrap(
-    name: str, metric: Any, both: tuple[Sequence[str], Sequence[str]], references: Sequence[str], draws: Any
+    name: str,
+    metric: CorpusMetric,
+    both: tuple[Sequence[str], Sequence[str]],
+    references: Sequence[str],
+    draws: NDArray[np.int64],
 ) -> Comparison:
     counts = [np.array(metric._extract_corpus_statistics(list(x), [list(references)]), np.float64) for x in both]
 
-    def difference(rows: Any) -> float:
-        first, second = (metric._compute_score_from_stats(c[rows].sum(0)).score for c in counts)
+    def difference(rows: NDArray[np.int64]) -> float:
+        first, second = (metric._compute_score_from_stats(c[rows].sum(0).tolist()).score for c in counts)
         return float(second - first)
 
     real = difference(np.arange(len(references)))
@@ -90,7 +98,7 @@ def _bootstrap(
     return Comparison(name, real, float(low), float(high), (beyond + 1) / (len(drawn) + 1))
 
 
-def _metrics(tokenize: str, lowercase: bool, smooth: str) -> Mapping[str, Any]:
+def _metrics(tokenize: str, lowercase: bool, smooth: str) -> Mapping[str, CorpusMetric]:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 

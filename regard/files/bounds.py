@@ -69,7 +69,7 @@ def _parts(text: str) -> int:
     return longest + 2
 
 
-def _refuse_long(value: Any, where: str) -> None:
+def _refuse_long(value: object, where: str) -> None:
     """TOML's integers have 64 bits; Python's parser accepts any size."""
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:

@@ -5,7 +5,7 @@ A table's types are declared once: as the fields of a dataclass, the parameters 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -26,7 +26,7 @@ _KINDS: dict[Any, str] = {
 }
 
 
-def check_fields(made: Any) -> None:
+def check_fields(made: object) -> None:
     """Check the fields of a dataclass instance."""
     cls: Any = type(made)
     hints = hints_of(cls)
@@ -34,12 +34,12 @@ def check_fields(made: Any) -> None:
 
 
 @cache
-def hints_of(made: Any) -> dict[str, Any]:
+def hints_of(made: Hashable) -> dict[str, Any]:
     """The declared types of a class's fields or a function's parameters."""
     return get_type_hints(made, include_extras=True)
 
 
-def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
+def check(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
     """Raise ValueError for the first value that does not match its type; a TypedDict is checked as a nested table.
 
     >>> check({"beam": 3, "seed": None}, {"beam": int, "seed": int | None})
@@ -54,6 +54,7 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
         if not _fits(value, dict if table else hint):
             raise ValueError(f"{name} must be {_describe(dict if table else hint)}, got {excerpt(value)}")
         if table:
+            assert isinstance(value, dict)
             try:
                 if missing := sorted(hint.__required_keys__ - value.keys()):
                     raise ValueError(f"{', '.join(missing)} missing")
@@ -62,13 +63,13 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
                 raise ValueError(f"[{name}]: {error}") from None
 
 
-def excerpt(value: Any) -> str:
+def excerpt(value: object) -> str:
     """A value for a message, shortened if long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: Any) -> bool:
     """Whether a value matches a type. An int is also a float; a bool is neither. Unknown hints match anything."""
     kind, args = get_origin(hint) or hint, get_args(hint)
     if kind in _EITHER:

@@ -20,7 +20,7 @@ from regard.files.whole import Damaged, write_whole
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], about: Mapping[str, object]) -> None:
     """Write tensors, with a table of plain values as metadata."""
     plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     # one entry: safetensors writes several in random order, and equal files would differ

@@ -35,12 +35,12 @@ def parse_value(text: str) -> Any:
     return table["x"] if len(table) == 1 else text
 
 
-def write_toml(path: PathLike, table: Mapping[str, Any]) -> None:
+def write_toml(path: PathLike, table: Mapping[str, object]) -> None:
     """Write a table of plain values and nested tables; None is omitted, since TOML has no null."""
     write_whole(Path(path), to_toml(table).encode())
 
 
-def to_toml(table: Mapping[str, Any]) -> str:
+def to_toml(table: Mapping[str, object]) -> str:
     """
     >>> print(to_toml({"name": "x", "model": {"dim": 8, "score": [[1, "dot"], [1, {"kind": "general"}]]}}), end="")
     name = "x"
@@ -52,7 +52,7 @@ def to_toml(table: Mapping[str, Any]) -> str:
     return "\n".join(_sections("", table)).lstrip("\n") + "\n"
 
 
-def _sections(name: str, table: Mapping[str, Any]) -> list[str]:
+def _sections(name: str, table: Mapping[str, object]) -> list[str]:
     lines = [f"\n[{name}]"] if name else []
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     lines += [f"{_key(key)} = {_value(v)}" for key, v in table.items() if v is not None and key not in inner]
@@ -66,7 +66,7 @@ def _key(key: str) -> str:
     return key if plain.isascii() and plain.isalnum() else json.dumps(key)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):

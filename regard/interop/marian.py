@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from regard.models import Transformer, TransformerConfig
 from regard.nn import SinusoidalPositions
 
 if TYPE_CHECKING:
-    from transformers import MarianMTModel
+    from transformers import MarianConfig, MarianMTModel
 
 __all__ = ["from_marian", "to_marian"]
 
@@ -82,7 +83,7 @@ def to_marian(model: Transformer, *, max_positions: int = 512) -> MarianMTModel:
     _refuse(model.config)
     from transformers import MarianMTModel
 
-    theirs: Any = MarianMTModel(_their_config(model.config, max_positions)).to(model.embedding.weight.dtype).eval()
+    theirs = MarianMTModel(_their_config(model.config, max_positions)).to(model.embedding.weight.dtype).eval()
     order = _order(model.config.dim).argsort()
     ours = {name: t.detach() for name, t in model.state_dict().items()}
     state = _their_layers(ours, order)
@@ -104,7 +105,7 @@ def to_marian(model: Transformer, *, max_positions: int = 512) -> MarianMTModel:
 # --- configurations ---
 
 
-def _open(model: Any) -> Any:
+def _open(model: object) -> MarianMTModel:
     from transformers import MarianMTModel
 
     if isinstance(model, (str, os.PathLike)):
@@ -114,7 +115,7 @@ def _open(model: Any) -> Any:
     return model
 
 
-def _our_config(theirs: Any, tied: str, bias: bool) -> TransformerConfig:
+def _our_config(theirs: MarianConfig, tied: str, bias: bool) -> TransformerConfig:
     same = {
         "encoder_attention_heads": "decoder_attention_heads",
         "encoder_ffn_dim": "decoder_ffn_dim",
@@ -172,7 +173,7 @@ def _refuse(c: TransformerConfig) -> None:
         raise ValueError("a Marian model has an encoder and a decoder; this one lacks one of them")
 
 
-def _their_config(c: TransformerConfig, max_positions: int) -> Any:
+def _their_config(c: TransformerConfig, max_positions: int) -> MarianConfig:
     from transformers import MarianConfig
 
     return MarianConfig(
@@ -234,7 +235,7 @@ def _reorder(t: Tensor, order: Tensor, reads: bool, writes: bool) -> Tensor:
     return t[:, order] if reads and t.ndim == 2 else t
 
 
-def _layers(names: Any) -> list[tuple[str, str, bool, bool]]:
+def _layers(names: Iterable[str]) -> list[tuple[str, str, bool, bool]]:
     """The linear maps and norms of all layers that occur in these weight names."""
     found: list[tuple[str, str, bool, bool]] = []
     for side in ("encoder", "decoder"):

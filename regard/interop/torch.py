@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,11 +91,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (out if self.batch_first else out.transpose(0, 1)), weights
 
     def _project(self, *inputs: Tensor) -> list[Tensor]:
-        if self.in_proj_weight is not None:
-            weights: Any = self.in_proj_weight.chunk(3)
-        else:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        biases: Any = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        weights = separate if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
+        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         return [
             nn.functional.linear(x, w, b).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
             for x, w, b in zip(inputs, weights, biases, strict=True)

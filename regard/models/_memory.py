@@ -10,6 +10,9 @@ from torch import Tensor
 from regard.mask import Dense, Lengths, Mask
 from regard.score import Score
 
+Weighted = Tensor | tuple[Tensor, Tensor]
+"""States or logits, and attention weights if requested."""
+
 
 @dataclass(frozen=True)
 class Memory:

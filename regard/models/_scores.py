@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from regard.files.kinds import check, hints_of
 from regard.score import (
@@ -28,7 +27,7 @@ from regard.score import (
     T5Bias,
 )
 
-ScoreSpec = str | Mapping[str, Any] | Sequence[Any]
+ScoreSpec = str | Mapping[str, object] | Sequence[object]
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def make_score(spec: ScoreSpec, at: ScorePlace) -> Score:
     return _groups(spec, at)
 
 
-def _one(kind: str, parameters: Mapping[str, Any], at: ScorePlace) -> Score:
+def _one(kind: object, parameters: Mapping[str, object], at: ScorePlace) -> Score:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"score kind must be one of {', '.join(KINDS)}, got {kind!r}")
     make = KINDS[kind]
@@ -153,7 +152,7 @@ def _one(kind: str, parameters: Mapping[str, Any], at: ScorePlace) -> Score:
     return make(at, **parameters)
 
 
-def _groups(spec: Sequence[Any], at: ScorePlace) -> Score:
+def _groups(spec: Sequence[object], at: ScorePlace) -> Score:
     group = at.heads // at.kv_heads
     parts = []
     for entry in spec:

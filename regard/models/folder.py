@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +129,7 @@ def save(
     model: Any,
     subwords: Cutter,
     *,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     card: str | None = None,
     store: str = "float32",
 ) -> None:
@@ -190,7 +190,7 @@ def sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def write_config(folder: Path, table: Mapping[str, Any]) -> None:
+def write_config(folder: Path, table: Mapping[str, object]) -> None:
     """Write config.toml, with the format first."""
     head = {"format": FORMAT, "regard": sys.modules["regard"].__version__}
     write_toml(folder / "config.toml", head | {key: value for key, value in table.items() if key not in head})
@@ -273,7 +273,7 @@ def _check_shapes(table: Mapping[str, Any], stored: Shapes, folder: Path) -> Non
             )
 
 
-def _check_look(align: Align, config: Any, folder: Path) -> None:
+def _check_look(align: Align, config: TransformerConfig | RNNConfig, folder: Path) -> None:
     """Check that the model has the layer and the head of [align]."""
     given = (("layer", align.get("layer"), config.decoder_layers), ("head", align.get("head"), config.heads))
     for name, number, count in given:
@@ -301,7 +301,13 @@ class _SkipInit(TorchFunctionMode):
 
     DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func is torch.arange:
             return func(*args, **{**self._counted, **kwargs})

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models._memory import Memory, lengths_of, padding
+from regard.models._memory import Memory, Weighted, lengths_of, padding
 from regard.models._scores import ScorePlace, ScoreSpec, make_score
 from regard.models._windows import Windows
 from regard.models.transformer import Transformer, TransformerConfig, TransformerState
@@ -215,15 +215,18 @@ class PointerTransformer(Transformer):
     def point(self, target_in: Tensor, memory: PointerMemory) -> PointerParts:
         """The parts of the distributions at all positions of a target [N, T]."""
         features = super().decode(target_in, memory)
+        assert isinstance(features, Tensor)
         return self._point(features, _lasts(target_in), memory, self._keys(memory))
 
-    def decode(self, target_in: Tensor, memory: Memory, *, attention: bool | Tensor = False, **options: Any) -> Any:
+    def decode(
+        self, target_in: Tensor, memory: Memory, *, attention: bool | Tensor = False, **options: Any
+    ) -> Weighted:
         """log P [N, T, V] of a given target, all positions at once, and cross-attention weights if asked."""
         assert isinstance(memory, PointerMemory)
         out = super().decode(target_in, memory, attention=attention, **options)
-        features, weights = (out, None) if attention is False else out
+        features, weights = out if isinstance(out, tuple) else (out, None)
         log_p = self.log_probs(self._point(features, _lasts(target_in), memory, self._keys(memory)), memory)
-        return log_p if attention is False else (log_p, weights)
+        return log_p if weights is None else (log_p, weights)
 
     def logits(self, features: Tensor) -> Tensor:
         """log P unchanged: the output of ``decode`` is already normalised."""
@@ -279,12 +282,17 @@ class PointerTransformer(Transformer):
             each_row: Tensor = each[:, 0, 0].unflatten(0, (-1, state.beams))
             return each_row
 
-    def _embed_target(self, tokens: Tensor, offset: int, positions: Tensor | None, of: Any) -> Tensor:
+    def _embed_target(
+        self, tokens: Tensor, offset: int, positions: Tensor | None, of: Memory | TransformerState
+    ) -> Tensor:
         x = super()._embed_target(tokens, offset, positions, of)
         memory = of.memory if isinstance(of, PointerState) else of
+        assert isinstance(memory, PointerMemory)
         if self.told is None or memory.wanted is None:
             return x
-        wanted = memory.wanted if len(x) == len(memory.wanted) else memory.wanted.repeat_interleave(of.beams)
+        wanted = memory.wanted
+        if isinstance(of, PointerState) and len(x) != len(wanted):
+            wanted = wanted.repeat_interleave(of.beams)
         left = (wanted[:, None] - offset - torch.arange(x.shape[1], device=x.device)).clamp(min=0)
         waves = SinusoidalPositions(self.config.dim)(torch.zeros_like(x), positions=left)
         known = (wanted > 0).to(x.dtype)[:, None, None]

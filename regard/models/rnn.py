@@ -22,7 +22,7 @@ from regard.common.module import Module
 from regard.mask import Mask
 from regard.models._bidirectional import CELLS, Bidirectional
 from regard.models._config import ModelConfig
-from regard.models._memory import Memory, lengths_of, step_padding
+from regard.models._memory import Memory, Weighted, lengths_of, step_padding
 from regard.models._scores import ScorePlace, ScoreSpec, make_score
 from regard.nn import Embedding
 from regard.score import Additive, PerHead, Score
@@ -182,7 +182,7 @@ class RNNSeq2Seq(Module):
 
     # --- all positions at once ---
 
-    def forward(self, source: Tensor, target_in: Tensor, **options: Any) -> Any:
+    def forward(self, source: Tensor, target_in: Tensor, **options: Any) -> Weighted:
         """Logits [N, T, V]. Options are those of :meth:`features`; with ``attention`` the weights are returned too."""
         out = self.features(source, target_in, **options)
         if isinstance(out, tuple):
@@ -197,7 +197,7 @@ class RNNSeq2Seq(Module):
         source_lengths: Tensor | None = None,
         attention: bool = False,
         guided: tuple[int, int] | None = None,
-    ) -> Any:
+    ) -> Weighted:
         """o_1 … o_T, [N, T, E]: ``logits(features(...))`` are the logits.
 
         Args:
@@ -229,7 +229,7 @@ class RNNSeq2Seq(Module):
         x = self.dropout(embedding(source))
         return Memory.of(self.dropout(self.encoder(x, lengths)), lengths)
 
-    def decode(self, target_in: Tensor, memory: Memory, *, attention: bool = False) -> Any:
+    def decode(self, target_in: Tensor, memory: Memory, *, attention: bool = False) -> Weighted:
         """o_1 … o_T of a given target, [N, T, E]; see :meth:`features`."""
         state = self._begin(memory, 1)
         x = self.dropout(self.embedding(target_in))

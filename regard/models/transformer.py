@@ -17,7 +17,7 @@ from regard.common.module import Module
 from regard.mask import Causal, Lengths, Mask
 from regard.mask.dense import as_mask
 from regard.models._config import ModelConfig
-from regard.models._memory import Memory, lengths_of, padding, step_padding
+from regard.models._memory import Memory, Weighted, lengths_of, padding, step_padding
 from regard.models._scores import ScorePlace, ScoreSpec, make_score
 from regard.nn import (
     Cache,
@@ -238,7 +238,7 @@ class Transformer(Module):
 
     # --- all positions at once ---
 
-    def forward(self, source: Tensor | None, target_in: Tensor | None = None, **options: Any) -> Any:
+    def forward(self, source: Tensor | None, target_in: Tensor | None = None, **options: Any) -> Weighted:
         """Logits [N, T, V] of the target (of the source, [N, S, V], for an encoder-only model).
 
         Options are those of :meth:`features`; with ``attention`` the weights are returned too.
@@ -261,7 +261,7 @@ class Transformer(Module):
         cross_mask: Mask | Tensor | None = None,
         attention: bool | Tensor = False,
         guided: tuple[int, int] | None = None,
-    ) -> Any:
+    ) -> Weighted:
         """The states before the softmax, [N, T, E]: ``logits(features(...))`` are the logits.
 
         Args:
@@ -279,7 +279,9 @@ class Transformer(Module):
         if not self.decoder:
             if source is None or target_in is not None:
                 raise ValueError("an encoder-only model takes a source and no target")
-            return self.encode(source, lengths=source_lengths, mask=source_mask, positions=source_positions).states
+            states = self.encode(source, lengths=source_lengths, mask=source_mask, positions=source_positions).states
+            assert states is not None
+            return states
         if target_in is None:
             raise ValueError("target_in is missing: a decoder reads the target shifted right, bos_id first")
         if source is None:
@@ -344,7 +346,7 @@ class Transformer(Module):
         positions: Tensor | None = None,
         attention: bool | Tensor = False,
         guided: tuple[int, int] | None = None,
-    ) -> Any:
+    ) -> Weighted:
         """Features [N, T, E] of a given target, all positions at once; see :meth:`features`."""
         x = self._embed_target(target_in, 0, positions, memory)
         if memory.states is None:
@@ -397,7 +399,9 @@ class Transformer(Module):
         out: Tensor = self.dropout(self.embedding_norm(x))
         return out
 
-    def _embed_target(self, tokens: Tensor, offset: int, positions: Tensor | None, of: Memory | Any) -> Tensor:
+    def _embed_target(
+        self, tokens: Tensor, offset: int, positions: Tensor | None, of: Memory | TransformerState
+    ) -> Tensor:
         """The decoder's input; ``of``, the memory or the state, is for models with more inputs."""
         return self._embed(self.embedding, self.positions, tokens, offset, positions)
 

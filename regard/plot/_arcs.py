@@ -32,6 +32,11 @@ from regard.plot._text import right_to_left, widths
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
+    from typing_extensions import Unpack
+
+    from regard.plot._canvas import Part
+    from regard.trace import Trace
 
 FULL = 14.0  # points: the width of an arc of weight 1
 TEXT = 12.0  # points: size of the words, where there is room
@@ -62,7 +67,7 @@ class Arc:
 
 
 def arcs(
-    weights: Any,
+    weights: Trace | Tensor | ArrayLike,
     words: Sequence[str] | None = None,
     queries: Sequence[str] | None = None,
     *,
@@ -71,7 +76,7 @@ def arcs(
     measure: str | None = None,
     heading: str | None = None,
     ax: Axes | None = None,
-    **where: Any,
+    **where: Unpack[Part],
 ) -> Figure:
     """What a word attends to: arcs to the ``top`` words with the largest weights, as wide as the weights.
 
@@ -152,7 +157,7 @@ def _layout(
     ax: Axes | None,
     said: str,
     titled: bool,
-) -> tuple[Any, list[WordRow]]:
+) -> tuple[Axes, list[WordRow]]:
     """Axes in points, and the lines of words: the keys at height 0, the queries, if separate, below them."""
     room = WIDEST if ax is None else points(ax)[0]
     wanted = [{arc.key: arc.weight for arc in found}, dict.fromkeys((arc.query for arc in found), 2.0)]

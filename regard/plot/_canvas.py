@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -22,8 +22,12 @@ from regard.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from numpy import object_
+    from numpy.typing import ArrayLike, NDArray
 
 INK, PALE, BLUE, ORANGE = "#1c2127", "#6b7280", "#0072b2", "#d55e00"  # the last two: Okabe and Ito's
 SIZE = 9.0  # of text, in points
@@ -42,6 +46,16 @@ SHADES = ("#ffffff", "#e3f0ee", "#b9ddd9", "#7fc3c8", "#45a0bd", "#2a78ab", "#23
 # --- the numbers ---
 
 
+class Part(TypedDict, total=False):
+    """The part of a trace to draw."""
+
+    layer: int | None
+    head: int | None
+    item: int
+    kind: str
+    call: int | None
+
+
 class LabelledMatrix(NamedTuple):
     """Numbers [L, S] (or [..., L, S]) with row and column labels, the measure, and a title."""
 
@@ -53,7 +67,7 @@ class LabelledMatrix(NamedTuple):
 
 
 def table(
-    source: Any,
+    source: Trace | Tensor | ArrayLike,
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     *,
@@ -98,7 +112,7 @@ def _own_labels(
     return rows[start : start + shape[0]], columns[: shape[1]]
 
 
-def numbers(source: Any) -> Tensor:
+def numbers(source: Tensor | ArrayLike) -> Tensor:
     """Tensors, arrays and nested lists as float64 on the CPU."""
     return torch.as_tensor(source).detach().to("cpu", torch.float64)
 
@@ -210,7 +224,14 @@ def colours(values: Tensor, cmap: str | Colormap | None, signed: bool = False) -
     return chosen, 0.0, high or 1.0
 
 
-def bar(figure: Figure, image: Any, axes: Any, measure: str, beside: Axes | None = None, **where: Any) -> Any:
+def bar(
+    figure: Figure,
+    image: ScalarMappable,
+    axes: Axes | Sequence[Axes] | NDArray[object_],
+    measure: str,
+    beside: Axes | None = None,
+    **where: float,
+) -> None:
     """A colour bar labelled with the measure, in the axes ``beside`` or taking space from ``axes``."""
     room = {"fraction": 0.045, "pad": 0.02, "aspect": 24, **where} if beside is None else {}
     drawn = figure.colorbar(image, ax=axes if beside is None else None, cax=beside, **room)  # type: ignore[arg-type]
@@ -219,7 +240,6 @@ def bar(figure: Figure, image: Any, axes: Any, measure: str, beside: Axes | None
     drawn.outline.set_visible(False)  # type: ignore[operator]
     drawn.set_label(measure, fontsize=SIZE, color=INK, parse_math=False)
     drawn.ax.tick_params(labelsize=SIZE - 1.5, length=2, width=0.5, colors=PALE, labelcolor=INK)
-    return drawn
 
 
 # --- labels along an axis ---
@@ -230,7 +250,7 @@ def tick_size(pitch: float) -> float:
     return min(SIZE, max(6.0, 0.8 * pitch))
 
 
-def tick(axis: Any, words: Sequence[str], pitch: float, style: dict[str, Any], **more: Any) -> None:
+def tick(axis: Axis, words: Sequence[str], pitch: float, style: dict[str, Any], **more: Any) -> None:
     """Labels at 0, 1, …, ``pitch`` points apart; only every k-th label where all would overlap."""
     size = tick_size(pitch)
     step = max(1, math.ceil(1.15 * size / pitch)) if pitch > 0 else 1

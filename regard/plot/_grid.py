@@ -14,12 +14,13 @@ from regard.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 THUMBNAIL = 64  # the most numbers along a side
 
 
 def head_grid(
-    weights: Any,
+    weights: Trace | Tensor | ArrayLike,
     *,
     measure: str | None = None,
     heading: str | None = None,
@@ -41,7 +42,7 @@ def head_grid(
     side = max(26.0, min(80.0, 720 / (heads * max(1.0, ratio))))
     figure = sheet((heads * (side * ratio + 7) + 95) / 72, (layers * (side + 17) + 40) / 72)
     everything = torch.cat([matrix.flatten() for row in grid for matrix in row])
-    axes: Any = figure.subplots(layers, heads, squeeze=False)
+    axes = figure.subplots(layers, heads, squeeze=False)
     image = None
     for i, j in ((i, j) for i in range(layers) for j in range(heads)):
         ax = axes[i, j]
@@ -58,11 +59,14 @@ def head_grid(
     engine.set(w_pad=0.03, h_pad=0.03, wspace=0.01, hspace=0.01)
     if heading:
         figure.suptitle(heading, fontsize=SIZE + 2, color=INK, x=0.01, ha="left", parse_math=False)
+    assert image is not None
     bar(figure, image, axes, what, None, aspect=30, fraction=0.02, shrink=min(1.0, 200 / (layers * (side + 17))))
     return figure
 
 
-def _grid(weights: Any, measure: str | None, item: int, kind: str, call: int | None) -> tuple[list[list[Tensor]], str]:
+def _grid(
+    weights: Trace | Tensor | ArrayLike, measure: str | None, item: int, kind: str, call: int | None
+) -> tuple[list[list[Tensor]], str]:
     """A pooled matrix per layer and head, and the name of the measure."""
     if not isinstance(weights, Trace):
         values = numbers(weights)

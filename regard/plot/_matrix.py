@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,11 +35,16 @@ from regard.plot._text import widths
 from regard.trace import Trace
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from numpy.typing import ArrayLike
+    from typing_extensions import Unpack
 
     from regard.align.link import Link
+    from regard.plot._canvas import Part
 
 CELL = 21.0  # points, if there is room
 SHOWN = 1024  # the most numbers along a side; larger matrices are max-pooled
@@ -47,7 +52,7 @@ WIDEST, HIGHEST = 620.0, 620.0  # points: the largest matrix
 
 
 def heatmap(
-    weights: Any,
+    weights: Trace | Tensor | ArrayLike,
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     *,
@@ -58,7 +63,7 @@ def heatmap(
     names: tuple[str, str] = ("query", "key"),
     cmap: str | Colormap | None = None,
     ax: Axes | None = None,
-    **where: Any,
+    **where: Unpack[Part],
 ) -> Figure:
     """A heat map of a matrix [L, S]: a row per query, a column per key.
 
@@ -94,7 +99,7 @@ def heatmap(
 
 
 def alignment(
-    weights: Any,
+    weights: Trace | Tensor | ArrayLike,
     source: Sequence[str] | None = None,
     target: Sequence[str] | None = None,
     *,
@@ -104,7 +109,7 @@ def alignment(
     heading: str | None = None,
     cmap: str | Colormap | None = None,
     ax: Axes | None = None,
-    **where: Any,
+    **where: Unpack[Part],
 ) -> Figure:
     """Word weights [J, I] with the links found in them, and the gold links if known.
 
@@ -184,14 +189,14 @@ def shade(
     *,
     scale: Tensor | None = None,
     square: bool = False,
-) -> Any:
+) -> AxesImage:
     """Draw the matrix, coloured by the range of ``scale`` or its own; ``square`` cells unless very elongated."""
     shades, low, high = colours(values if scale is None else scale, cmap)
     if largest is not None:
         low, high = (0.0 if low == 0 else -largest), largest
     height, width = values.shape
     values = max_pool(values, SHOWN)
-    aspect: Any = "equal" if square and 1 / 6 < width / height < 6 else "auto"
+    aspect: Literal["equal", "auto"] = "equal" if square and 1 / 6 < width / height < 6 else "auto"
     edges = (-0.5, width - 0.5, height - 0.5, -0.5)
     shown = torch.where(values.isfinite(), values, torch.nan).numpy()
     return ax.imshow(shown, cmap=shades, vmin=low, vmax=high, interpolation="nearest", aspect=aspect, extent=edges)
@@ -224,7 +229,7 @@ def _frame(ax: Axes, words: FigureLabels, pitch: tuple[float, float], names: tup
                 line(i - 0.5, color="#e4e6ea", linewidth=0.6, zorder=1.5)
 
 
-def _write(ax: Axes, values: Tensor, image: Any) -> None:
+def _write(ax: Axes, values: Tensor, image: AxesImage) -> None:
     """Write the numbers into their cells, white on dark ones."""
     for i, row in enumerate(values.tolist()):
         for j, number in enumerate(row):
@@ -234,7 +239,7 @@ def _write(ax: Axes, values: Tensor, image: Any) -> None:
             ax.text(j, i, text, ha="center", va="center", fontsize=SIZE - 1.5, color="white" if dark else INK)
 
 
-def _marks(ax: Axes, found: frozenset[Link], right: Alignment | None, pitch: float) -> list[Any]:
+def _marks(ax: Axes, found: frozenset[Link], right: Alignment | None, pitch: float) -> list[Artist]:
     """Draw squares for links and frames for gold links; return the legend's handles."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
@@ -244,7 +249,7 @@ def _marks(ax: Axes, found: frozenset[Link], right: Alignment | None, pitch: flo
     square |= {"markersize": size, "markeredgewidth": max(0.3, size / 9)}
     ordered = sorted(found)
     ax.plot([i for i, _ in ordered], [j for _, j in ordered], **square, zorder=4, label="link")
-    handles: list[Any] = [Line2D([], [], **{**square, "markersize": 6}, label="found")]
+    handles: list[Artist] = [Line2D([], [], **{**square, "markersize": 6}, label="found")]
     if right is None:
         return handles
     possible = right.possible - right.sure
@@ -256,7 +261,7 @@ def _marks(ax: Axes, found: frozenset[Link], right: Alignment | None, pitch: flo
     return handles if possible else handles[:-1]
 
 
-def _legend(ax: Axes, handles: list[Any]) -> None:
+def _legend(ax: Axes, handles: list[Artist]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     below_axes = ax.transAxes + ScaledTranslation(0, -16 / 72, figure_of(ax).dpi_scale_trans)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,14 +26,30 @@ from regard.plot._canvas import (
 from regard.plot._text import widths
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROW = 17.0  # points
 STEPS = (("similarity", "1  similarity"), ("scaled", "2  scaled"), ("masked", "3  masked"), ("weights", "4  softmax"))
 
 
+class QuerySteps(Protocol):
+    """The steps of one query and head: [S] each, and the context [D]."""
+
+    @property
+    def similarity(self) -> Tensor: ...
+    @property
+    def scaled(self) -> Tensor: ...
+    @property
+    def masked(self) -> Tensor: ...
+    @property
+    def weights(self) -> Tensor: ...
+    @property
+    def context(self) -> Tensor: ...
+
+
 def steps(
-    query_steps: Any,
+    query_steps: QuerySteps,
     keys: Sequence[str] | None = None,
     *,
     query: str | None = None,
@@ -65,15 +81,16 @@ def steps(
     left = max(widths(text.groups[0], SIZE, text.family)) + 14
     rows = len(kept) + bool(rest)
     figure = sheet((left + 4 * 92 + 250) / 72, ((rows + 2) * ROW + 74) / 72)
-    panels: Any = figure.subplots(2, 5, width_ratios=[1, 1, 1, 1, 2.3], height_ratios=[rows, 1.2])
+    panels = figure.subplots(2, 5, squeeze=False, width_ratios=[1, 1, 1, 1, 2.3], height_ratios=[rows, 1.2])
     for panel, note in zip(panels[1, :4], _notes(columns), strict=True):
         panel.axis("off")
         panel.text(0, 1, note, transform=panel.transAxes, fontsize=SIZE - 2, color=PALE, va="top", linespacing=1.35)
     for panel, (name, label) in zip(panels[0, :4], STEPS, strict=True):
         _bars(panel, label, columns[name], kept, rest, name == "weights")
     _rows(panels[0, 0], text, rest, columns["weights"])
-    _values(figure, panels[:, 4], weighted, context, kept, rest)
-    how = f" by {query_steps.score}" if getattr(query_steps, "score", None) else ""
+    _values(figure, list(panels[:, 4]), weighted, context, kept, rest)
+    score = getattr(query_steps, "score", None)
+    how = f" by {score}" if score else ""
     who = f"“{text.groups[1][0]}” attends{how}" if query else ""
     if getattr(query_steps, "counterfactual", False):
         who += " (counterfactual: not the score it was trained with)"
@@ -111,7 +128,7 @@ def _select_keys(weights: Tensor, most: int) -> list[int]:
     return sorted(weights.topk(min(most, len(weights))).indices.tolist())
 
 
-def _rows(panel: Any, text: FigureLabels, rest: list[int], weights: Tensor) -> None:
+def _rows(panel: Axes, text: FigureLabels, rest: list[int], weights: Tensor) -> None:
     names = list(text.groups[0])
     if rest:
         names.append(f"{len(rest)} more")
@@ -120,7 +137,7 @@ def _rows(panel: Any, text: FigureLabels, rest: list[int], weights: Tensor) -> N
         panel.get_yticklabels()[-1].set(color=PALE, style="italic")
 
 
-def _bars(panel: Any, label: str, column: Tensor, kept: list[int], rest: list[int], last: bool) -> None:
+def _bars(panel: Axes, label: str, column: Tensor, kept: list[int], rest: list[int], last: bool) -> None:
     """A bar and a number per key; a masked score has no bar."""
     bare(panel)
     shown = column[kept].tolist()
@@ -144,7 +161,7 @@ def _bars(panel: Any, label: str, column: Tensor, kept: list[int], rest: list[in
 
 
 def _values(
-    figure: Figure, panels: Any, weighted: Tensor | None, context: Tensor, kept: list[int], rest: list[int]
+    figure: Figure, panels: Sequence[Axes], weighted: Tensor | None, context: Tensor, kept: list[int], rest: list[int]
 ) -> None:
     """α_j v_j, a row per key, and their sum below, on one colour scale."""
     strips = [] if weighted is None else [weighted[kept]]
@@ -166,4 +183,4 @@ def _values(
     more = " …" if len(context) > 5 else ""
     panels[1].set_xlabel(f"context, {len(context)} numbers: {some}{more}", fontsize=SIZE - 1, color=INK)
     panels[1].set_ylabel("sum ", fontsize=SIZE, color=INK, rotation=0, ha="right", va="center")
-    bar(figure, image, list(panels), "weight × value", None, aspect=18, fraction=0.05)
+    bar(figure, image, panels, "weight × value", None, aspect=18, fraction=0.05)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from matplotlib.font_manager import FontEntry
+
 LOCK = RLock()  # held while process-wide settings are changed
 LONGEST = 24  # characters of a label
 FONT = "DejaVu Sans"  # comes with matplotlib
@@ -180,7 +182,7 @@ def _files(count: int) -> dict[str, Any]:
     return {entry.name: _file(entry) for entry in entries}
 
 
-def _file(entry: Any) -> Any:
+def _file(entry: FontEntry) -> Any:
     """The path of a font; since matplotlib 3.11 with its index in a collection."""
     from matplotlib import font_manager
 

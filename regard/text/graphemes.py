@@ -7,7 +7,10 @@ terminal. Both are imported on first use, to keep start-up fast.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import regex
 
 __all__ = ["border", "clusters", "width"]
 
@@ -46,7 +49,7 @@ def width(text: str) -> int:
 
 
 @cache
-def _cluster() -> Any:
+def _cluster() -> regex.Pattern[str]:
     import regex
 
     return regex.compile(r"\X")

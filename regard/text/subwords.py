@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -164,7 +164,7 @@ class Subwords:
         lower = normalizers.Sequence([normalizers.Lowercase(), prefix])
         if found is None or found.__getstate__() not in (prefix.__getstate__(), lower.__getstate__()):
             raise ValueError("expected Subwords' own normalizer; it was made by something else")
-        own: Any = _blank().pre_tokenizer
+        own = _blank().pre_tokenizer
         if tokenizer.pre_tokenizer is None or tokenizer.pre_tokenizer.__getstate__() != own.__getstate__():
             raise ValueError("expected Subwords' own pre-tokenizer; it was made by something else")
         # This class lower-cases character by character, so that offsets refer to the line.
@@ -378,7 +378,7 @@ def parse_tokenizer(text: str) -> Tokenizer:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _check_part(name: str, part: Any, types: Sequence[str]) -> None:
+def _check_part(name: str, part: object, types: Sequence[str]) -> None:
     left = [part]
     while left:
         one = left.pop()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regard.files.bounds import bytes_of, parse_json
 from regard.files.whole import write_whole
@@ -17,7 +17,7 @@ from regard.text.recasing import space_words
 from regard.text.subwords import MOST, Encoded, Subwords, check_line, fingerprint, parse_tokenizer, word_numbers
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 ABOUT = "tokenizer_config.json"
@@ -174,9 +174,10 @@ class WordPiece:
         )
 
     @staticmethod
-    def _locate(line: str, row: Any) -> Encoded:
+    def _locate(line: str, row: Encoding) -> Encoded:
         words = [*word_numbers(line), -1]
-        return Encoded(row.ids, row.offsets, [words[start] for start, _ in row.offsets], row.word_ids)
+        pieces = [-1 if piece is None else piece for piece in row.word_ids]
+        return Encoded(row.ids, row.offsets, [words[start] for start, _ in row.offsets], pieces)
 
 
 def _lowers(path: Path) -> bool:
