@@ -15,12 +15,11 @@ import argparse
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from regard.cli._console import Failure, columns, message, say
-from regard.cli._parser import Parser, run, summary
+from regard.cli._parser import Command, Parser, run, summary
 from regard.cli.train import extend
 
 __all__ = ["COMMANDS", "main"]
@@ -58,9 +57,9 @@ def _run(arguments: list[str]) -> int:
     return run(command, parser, rest)
 
 
-def function(name: str) -> Callable[..., Any]:
-    """What a command does; its module has its name."""
-    found: Callable[..., Any] = getattr(import_module(f"regard.cli.{name}"), name)
+def function(name: str) -> Command:
+    """A command's function; its module has its name."""
+    found: Command = getattr(import_module(f"regard.cli.{name}"), name)
     return found
 
 

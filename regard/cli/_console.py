@@ -6,13 +6,14 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from regard.cli._lines import Input
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.progress import Progress
     from torch import Tensor
 
     from regard.align.link import Links
@@ -20,6 +21,22 @@ if TYPE_CHECKING:
     from regard.tasks.summarization.summarizer import Summary
     from regard.tasks.translation.output import TranslationOutput
     from regard.tasks.translation.translator import Translator
+
+
+Report = list[dict[str, Any]]
+"""What ``regard evaluate`` reports, as JSON has it: for each output its name, its scores and perhaps a comparison."""
+
+
+class Result(Protocol):
+    """What became of one input."""
+
+    @property
+    def problem(self) -> str: ...
+    @property
+    def note(self) -> str: ...
+
+
+R = TypeVar("R", bound=Result)
 
 
 def say(text: str) -> None:
@@ -44,11 +61,9 @@ def message(error: Exception) -> str:
 class Job:
     """Lines through a model: bad ones are reported and give nothing, the rest continue; a bar in a terminal."""
 
-    def __init__(self, strict: bool, noun: str = "lines", *, failed: Callable[..., Any] | None = None) -> None:
-        """``failed`` makes an output of a ``problem``: that of what the lines go through, a translator's by default."""
+    def __init__(self, strict: bool, noun: str = "lines") -> None:
         self.strict, self.noun, self.count, self.bad = strict, noun, 0, 0
-        self.failed = failed
-        self.bar: Any = None
+        self.bar: Progress | None = None
 
     def __enter__(self) -> Job:
         if sys.stderr is not None and sys.stderr.isatty():
@@ -71,10 +86,10 @@ class Job:
         if self.bar:
             self.bar.advance(self.task, lines)
 
-    def run(self, items: Sequence[Input], work: Callable[..., list[Any]], **options: Any) -> Iterator[Any]:
-        """What becomes of each item, in order: what ``work`` makes of it, or an output with its problem."""
-        from regard.tasks.translation.output import TranslationOutput
-
+    def run(
+        self, items: Sequence[Input], work: Callable[..., list[R]], failed: Callable[..., R], **options: object
+    ) -> Iterator[R]:
+        """The result of each item, in order: that of ``work``, or ``failed(problem=...)`` for an unusable item."""
         if self.strict:
             self._refuse(items)
         good = {i: item.content for i, item in enumerate(items) if not item.problem}
@@ -82,7 +97,7 @@ class Job:
             self.bar.update(self.task, total=(self.bar.tasks[0].total or 0) + len(good))
         done = dict(zip(good, work(list(good.values()), progress=self.step, **options), strict=True))
         for i, item in enumerate(items):
-            found = done.get(i) or (self.failed or TranslationOutput)(problem=item.problem)
+            found = done[i] if i in done else failed(problem=item.problem)
             self.count += 1
             if found.problem and self.strict:
                 raise ValueError(f"{item.where}: {found.problem}")
@@ -119,7 +134,7 @@ def draw_alignment(
 
     rows = []
     for translation, matrix in zip(found.translations, weights, strict=True):
-        words = [_shown(word) for word in source.split()], [_shown(word) for word in translation.text.split()]
+        words = [_printable(word) for word in source.split()], [_printable(word) for word in translation.text.split()]
         if all(words):
             chosen = links(matrix) if marked is None else marked
             rows += ["", *picture(matrix, *words, marked=chosen).split("\n"), ""]
@@ -140,17 +155,17 @@ def draw_sources(summary: Summary) -> list[str]:
     words = []
     for i, word in enumerate(summary.source):
         bar = " ▁▂▃▄▅▆▇█"[min(8, round(8 * float(looked[i]) / top + 0.2))] if top > 0 else " "
-        text = f"[{_shown(word.text)}]" if i in copied else _shown(word.text)
+        text = f"[{_printable(word.text)}]" if i in copied else _printable(word.text)
         words.append(f"{text}{bar}".rstrip())
     own = [
-        f"[{_shown(word)}]" if c.probability >= 0.5 else _shown(word)
+        f"[{_printable(word)}]" if c.probability >= 0.5 else _printable(word)
         for word, c in zip(summary.words, summary.copied, strict=True)
     ]
     legend = "[copied]  attention: ▁ least … █ most"
-    return ["", *_wrapped(own), "", *_wrapped(words), "", legend, ""]
+    return ["", *_wrap(own), "", *_wrap(words), "", legend, ""]
 
 
-def _wrapped(words: Sequence[str]) -> list[str]:
+def _wrap(words: Sequence[str]) -> list[str]:
     from regard.text.graphemes import width
 
     lines, room = [""], columns()
@@ -246,7 +261,7 @@ def answer_lines(found: Answer, number: int | None) -> list[str]:
     return [f"{number} ||| {text} ||| {place} ||| {score:.4f}" for text, place, score in rows]
 
 
-def as_object(question: str, found: Answer) -> dict[str, Any]:
+def as_object(question: str, found: Answer) -> dict[str, object]:
     """An answer for JSON; places are characters of the context, from 0."""
     best = {"question": question, "answer": found.text, "start": found.start, "end": found.end}
     rest = {"score": found.score, "no_answer": found.no_answer}
@@ -278,7 +293,7 @@ def draw_answer(context: str, found: Answer, *, width: int | None = None, around
     for i in range(max(0, middle - around), min(len(spans), middle + around)):
         a, b = max(spans[i][0], centre - REACH), min(spans[i][1], max(centre, end) + REACH)
         shade = SHADES[min(4, int(float(weights[i]) / peak * 4 + 0.5))]
-        for piece in _pieces(_bracketed(context, a, b, start, end), room) if a < b else ():
+        for piece in _pieces(_bracket(context, a, b, start, end), room) if a < b else ():
             if words and wide(words) + wide(piece) > room:
                 rows += [words.rstrip(), shades.rstrip()]
                 words = shades = ""
@@ -286,26 +301,26 @@ def draw_answer(context: str, found: Answer, *, width: int | None = None, around
     return [*rows, words.rstrip(), shades.rstrip(), ""]
 
 
-def _bracketed(text: str, a: int, b: int, start: int, end: int) -> str:
+def _bracket(text: str, a: int, b: int, start: int, end: int) -> str:
     """text[a:b], with brackets where [start, end) begins and ends in it.
 
-    >>> _bracketed("an egg.", 3, 7, 3, 6), _bracketed("an egg.", 0, 2, 3, 6)
+    >>> _bracket("an egg.", 3, 7, 3, 6), _bracket("an egg.", 0, 2, 3, 6)
     ('[egg].', 'an')
     """
     first, last = (min(max(place, a), b) for place in (start, end))
     opens, closes = "[" * (a <= start < b), "]" * (a < end <= b)
-    return f"{_shown(text[a:first])}{opens}{_shown(text[first:last])}{closes}{_shown(text[last:b])}"
+    return f"{_printable(text[a:first])}{opens}{_printable(text[first:last])}{closes}{_printable(text[last:b])}"
 
 
 JOINERS = "\u200c\u200d"  # with which Persian and emoji are spelled; they are not printable, and move nothing
 
 
-def _shown(word: str) -> str:
+def _printable(word: str) -> str:
     """A word without what would move the cursor."""
     return "".join(char if char.isprintable() or char in JOINERS else "�" for char in word)
 
 
-def table(report: list[dict[str, Any]]) -> str:
+def table(report: Report) -> str:
     """Scores and differences for people to read."""
     lines = []
     for entry in report:

@@ -40,7 +40,7 @@ def load_translator(name: str, device: str | None, int8: bool, engine: str) -> T
         return load(name, device=device, int8=int8, engine=engine)
 
 
-def numbered(text: str | None) -> int | str | None:
+def parse_number(text: str | None) -> int | str | None:
     """The number of a layer or a head where it is one; a word is the translator's to judge."""
     return int(text) if text is not None and text.isdecimal() else text
 

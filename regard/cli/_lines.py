@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
 from regard.files.text import PathLike
 from regard.files.text import lines as file_lines
@@ -35,7 +35,7 @@ class Input(Protocol):
     @property
     def problem(self) -> str: ...
     @property
-    def content(self) -> Any: ...
+    def content(self) -> object: ...
 
 
 class Line(NamedTuple):
@@ -66,12 +66,12 @@ class LinePair(NamedTuple):
 def lines_of(path: PathLike) -> Iterator[Line]:
     """The lines of a file, one at a time; those that are not UTF-8 have a problem."""
     for number, raw in enumerate(file_lines(_name(path), _stdin(path)), 1):
-        yield _decoded(raw, f"{_name(path)}:{number}")
+        yield _decode(raw, f"{_name(path)}:{number}")
 
 
 def document_of(path: PathLike) -> Line:
     """All of a file as one text, its lines ending in "\\n"; what is not UTF-8 has a problem."""
-    return _decoded(b"\n".join(file_lines(_name(path), _stdin(path))), _name(path))
+    return _decode(b"\n".join(file_lines(_name(path), _stdin(path))), _name(path))
 
 
 def text_under_key(line: Line, key: str) -> Line:
@@ -102,7 +102,7 @@ def whole_text(path: PathLike) -> str:
     raw = read_whole(_name(path), _stdin(path))
     if (at := raw.find(0)) >= 0:
         raise ValueError(f"{_name(path)}: expected a text, got a binary file (a zero byte at {at:,})")
-    line = _decoded(raw, _name(path))
+    line = _decode(raw, _name(path))
     if line.problem:
         raise ValueError(f"{line.where}: expected a text, but it is {line.problem}")
     if not line.text.strip():
@@ -114,10 +114,10 @@ def pairs_of(source: PathLike, target: PathLike | None = None) -> list[LinePair]
     """Pairs of lines: of two files of the same length, or of one, with a tab or " ||| " between the two."""
     if target is None:
         return [_cut(line) for line in lines_of(source)]
-    return paired(list(lines_of(source)), list(lines_of(target)), (str(source), str(target)))
+    return pair_lines(list(lines_of(source)), list(lines_of(target)), (str(source), str(target)))
 
 
-def paired(sources: Sequence[Line], targets: Sequence[Line], names: tuple[str, str]) -> list[LinePair]:
+def pair_lines(sources: Sequence[Line], targets: Sequence[Line], names: tuple[str, str]) -> list[LinePair]:
     """Line i of one with line i of the other."""
     if len(sources) != len(targets):
         raise ValueError(
@@ -147,7 +147,7 @@ def _name(path: PathLike) -> str:
     return "standard input" if str(path) == "-" else str(path)
 
 
-def _decoded(raw: bytes, where: str) -> Line:
+def _decode(raw: bytes, where: str) -> Line:
     try:
         return Line(where, raw.decode())
     except UnicodeDecodeError as error:
@@ -188,7 +188,7 @@ class Writer:
         try:
             if self._part and self.path.exists():
                 open(self.path, "ab").close()  # may it be written to?
-            self._signals.enter_context(_ended_in_order())
+            self._signals.enter_context(_exit_on_sigterm())
             self._file = open(self._part or self.path, "wb")
         except OSError as error:
             self._signals.close()
@@ -201,16 +201,16 @@ class Writer:
     def write(self, lines: Iterable[str]) -> None:
         """Lines, each made to be one: a line end inside becomes a space."""
         whole = [" ".join(line.replace("\r", "\n").split("\n")) for line in lines]
-        with self._told():
+        with self._name_errors():
             self._stream.write("".join(f"{line}\n" for line in whole).encode(errors="replace"))
 
     def flush(self) -> None:
         """Flush, so that a waiting reader sees the lines."""
-        with self._told():
+        with self._name_errors():
             self._stream.flush()
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         """An error of writing says where, but for a reader that has gone: that is none of ours."""
         try:
             yield
@@ -227,7 +227,7 @@ class Writer:
             return
         try:
             if kind is None:
-                with self._told():
+                with self._name_errors():
                     self._end()
         finally:
             with contextlib.suppress(OSError):
@@ -247,7 +247,7 @@ class Writer:
 
 
 @contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
+def _exit_on_sigterm() -> Iterator[None]:
     """SIGTERM, if it has no other handler, ends the program like an error: unfinished files are removed."""
 
     def end(number: int, frame: object) -> None:

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from regard.cli._console import columns
 from regard.files.kinds import hints_of
 
 NOTHING = inspect.Parameter.empty
+Command = Callable[..., int | None]
+"""A command's function; its exit code is 0 where it returns none."""
 
 
 class Flag:
@@ -39,7 +41,7 @@ class Flag:
         metavar: str | None = None,
         least: float | None = None,
         most: float | None = None,
-        choices: Iterable[Any] | None = None,
+        choices: Iterable[str] | None = None,
         hidden: bool = False,
     ) -> None:
         self.help, self.names, self.off, self.metavar = help, names, off, metavar
@@ -91,12 +93,29 @@ class Options(frozenset[str]):
 class Parser(argparse.ArgumentParser):
     """The parser of one command."""
 
-    def __init__(self, prog: str, about: str, **more: Any) -> None:
-        super().__init__(prog, description=filled(about), allow_abbrev=False, formatter_class=_formatter, **more)
+    def __init__(
+        self, prog: str, about: str, *, usage: str | None = None, epilog: str | None = None, add_help: bool = True
+    ) -> None:
+        super().__init__(
+            prog,
+            usage,
+            wrap_text(about),
+            epilog,
+            formatter_class=_formatter,
+            add_help=add_help,
+            allow_abbrev=False,
+        )
         self.valued: set[str] = set()  # the options that have a value
         self.known: set[str] = {"-h", "--help"}
 
-    def flag(self, name: str, hint: Any, flag: Flag, default: Any = None, group: Any = None) -> None:
+    def flag(
+        self,
+        name: str,
+        hint: object,
+        flag: Flag,
+        default: object = None,
+        group: argparse._ArgumentGroup | None = None,
+    ) -> None:
         """Adds an option; it is required where ``default`` is NOTHING."""
         names, how = flag.spellings(name), _how(hint, flag)
         self.known.update(names)
@@ -105,14 +124,14 @@ class Parser(argparse.ArgumentParser):
         how["help"] += "" if flag.hidden else _default(default)
         (group or self).add_argument(*names, dest=name, required=default is NOTHING, **how)
 
-    def argument(self, name: str, hint: Any, flag: Flag, default: Any) -> None:
-        """Adds what has no name on the command line."""
+    def argument(self, name: str, hint: object, flag: Flag, default: object) -> None:
+        """Adds a positional argument."""
         how = _how(hint, flag)
         many = how.pop("action", None) == "append"
         nargs = {"nargs": "*"} if many else {} if default is NOTHING else {"nargs": "?", "default": None}
         self.add_argument(name, **{**how, **nargs, "metavar": flag.metavar or name.upper()})
 
-    def parameters(self, command: Callable[..., Any]) -> Parser:
+    def parameters(self, command: Command) -> Parser:
         """Adds those of a function."""
         hints = hints_of(command)
         for name, parameter in inspect.signature(command).parameters.items():
@@ -137,7 +156,7 @@ class Parser(argparse.ArgumentParser):
     def values(self, arguments: Sequence[str]) -> dict[str, Any]:
         """What is on the command line, by the names of parameters."""
         self.usage = self.short_usage()
-        found = vars(self.parse_intermixed_args(_joined(arguments, self.valued, self.known)))
+        found = vars(self.parse_intermixed_args(_join_values(arguments, self.valued, self.known)))
         return {name: value for name, value in found.items() if value is not None}
 
     def short_usage(self) -> str:
@@ -145,15 +164,15 @@ class Parser(argparse.ArgumentParser):
         required = [f"{a.option_strings[-1]} {a.metavar}" for a in self._actions if a.required and a.option_strings]
         return " ".join([self.prog, "[options]", *required, *map(_position, self._get_positional_actions())])
 
-    def error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         words = re.findall(r"--[\w-]+", message)
         near = [n for word in words if word not in self.known for n in get_close_matches(word, sorted(self.known), 1)]
         hint = f"; did you mean {near[0]}?" if near else ""
         super().error(f"{message}{hint} (see {self.prog} --help)")
 
 
-def run(command: Callable[..., Any], parser: Parser, arguments: Sequence[str]) -> int:
-    """Runs a command with its arguments; its exit code is 0 where it returns none."""
+def run(command: Command, parser: Parser, arguments: Sequence[str]) -> int:
+    """Runs a command with its arguments; returns its exit code."""
     given = parser.values(arguments)
     told = {name: Options(given) for name, hint in hints_of(command).items() if hint is Options}
     return command(**given, **told) or 0
@@ -162,18 +181,26 @@ def run(command: Callable[..., Any], parser: Parser, arguments: Sequence[str]) -
 class _Switch(argparse.Action):
     """True, or false by the name that says no."""
 
-    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option_string: str | None = None
+    ) -> None:
         setattr(namespace, self.dest, option_string != self.const)
 
 
 class _Pair(argparse.Action):
     """A tuple of values."""
 
-    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, tuple(values))
+    def __call__(
+        self,
+        parser: object,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, tuple(values or ()))
 
 
-def _how(hint: Any, flag: Flag) -> dict[str, Any]:
+def _how(hint: object, flag: Flag) -> dict[str, Any]:
     """The arguments of ``add_argument`` for a type."""
     how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": flag.help.replace("%", "%%")}
     kind = next((one for one in get_args(hint) if one is not NoneType), hint) if _optional(hint) else hint
@@ -187,25 +214,26 @@ def _how(hint: Any, flag: Flag) -> dict[str, Any]:
         how, kind = {**how, "action": _Pair, "nargs": len(args)}, args[0]
     if choices := args if origin is Literal else flag.choices:
         return {**how, "choices": choices, "metavar": flag.metavar or "{" + ",".join(choices) + "}"}
+    assert isinstance(kind, type)
     metavar = flag.metavar or ("FILE" if kind is Path else kind.__name__.upper())
     return {**how, "type": flag.number(kind) if kind in (int, float) else kind, "metavar": metavar}
 
 
-def _optional(hint: Any) -> bool:
+def _optional(hint: object) -> bool:
     return NoneType in get_args(hint)
 
 
-def _default(value: Any) -> str:
-    """What help tells of it; of switches and of nothing it tells nothing."""
+def _default(value: object) -> str:
+    """What help says of a default: nothing of switches and of none."""
     if isinstance(value, bool) or value in (None, NOTHING, ""):
         return ""
     return f" [default: {' '.join(value) if isinstance(value, tuple) else value}]"
 
 
-def _joined(arguments: Iterable[str], valued: set[str], known: set[str]) -> list[str]:
+def _join_values(arguments: Iterable[str], valued: set[str], known: set[str]) -> list[str]:
     """--prefix -x as --prefix=-x: a value may begin with a hyphen, if it is no option itself.
 
-    >>> _joined(["--prefix", "-x", "--", "--prefix", "-x"], {"--prefix"}, {"--prefix"})
+    >>> _join_values(["--prefix", "-x", "--", "--prefix", "-x"], {"--prefix"}, {"--prefix"})
     ['--prefix=-x', '--', '--prefix', '-x']
     """
     found: list[str] = []
@@ -223,12 +251,12 @@ def _position(action: argparse.Action) -> str:
     return {"*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 
-def summary(command: Callable[..., Any]) -> str:
+def summary(command: Command) -> str:
     """The first paragraph of its docstring."""
     return inspect.cleandoc(command.__doc__ or "").partition("\n\n")[0]
 
 
-def filled(text: str) -> str:
+def wrap_text(text: str) -> str:
     """A docstring's paragraphs as wide as the terminal; what is indented stays as it is."""
     parts = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(part if part.startswith(" ") else textwrap.fill(part, columns()) for part in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from regard.cli._console import Job, draw_alignment, say
 from regard.cli._flags import (
@@ -19,7 +19,7 @@ from regard.cli._flags import (
     OutFile,
     Strict,
     load_translator,
-    numbered,
+    parse_number,
 )
 from regard.cli._lines import LinePair, Writer, pairs_of
 from regard.cli._parser import Flag, Options
@@ -28,6 +28,22 @@ from regard.common.start import quick_start
 if TYPE_CHECKING:
     from regard.align.link import Links
     from regard.tasks.translation.translator import Translator
+
+
+class _Place(TypedDict):
+    """Where word weights are read, see :meth:`Translator.word_weights`."""
+
+    layer: int | str | None
+    head: int | str | None
+    shift: bool | None
+
+
+class _LinkRule(TypedDict):
+    """Which word weights are links, see :func:`regard.align.links`."""
+
+    mutual: bool
+    threshold: float | None
+
 
 METHODS = ("grow-diag-final-and", "intersection", "union")
 Shift = Annotated[bool | None, Flag("Read a word's attention at the step that receives it as input.", off="--no-shift")]
@@ -103,21 +119,23 @@ def align(
     right = None if gold is None else words.read_pharaoh(gold, base=gold_base)
     if right is not None and len(right) != len(pairs):
         raise ValueError(f"{gold} has {len(right):,} lines, the pairs {len(pairs):,}: expected the same number")
-    look: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head), "shift": shift}
-    which: dict[str, Any] = {"mutual": mutual, "threshold": threshold}
-    how: dict[str, Any] = {"attention": True, "batch_tokens": batch_tokens}
+    look: _Place = {"layer": parse_number(layer), "head": parse_number(head), "shift": shift}
+    which: _LinkRule = {"mutual": mutual, "threshold": threshold}
     with Writer(output) as writer, Job(strict) as job:
         if statistical:
-            counted = _counted(pairs, symmetrize, device, job)
+            counted = _align_by_counting(pairs, symmetrize, device, job)
             writer.write(words.pharaoh(linked) for linked in counted)
             if right is not None:
                 say(str(words.quality(counted, right)))
             return
         translator = load_translator(model, device, int8, engine)
+        from regard.tasks.translation.output import TranslationOutput
+
         other = None if reverse is None else load_translator(reverse, device, int8, engine)
-        back = None if other is None else _backward(other, pairs, look, which, how)
+        back = None if other is None else _backward(other, pairs, look, which, batch_tokens)
         every = []
-        for i, (pair, found) in enumerate(zip(pairs, job.run(pairs, translator.forced, **how), strict=True)):
+        outputs = job.run(pairs, translator.forced, TranslationOutput, attention=True, batch_tokens=batch_tokens)
+        for i, (pair, found) in enumerate(zip(pairs, outputs, strict=True)):
             weights = [translator.word_weights(t, **look) for t in found.translations]
             linked = words.links(weights[0], **which) if weights else frozenset()
             if back is not None:
@@ -130,13 +148,13 @@ def align(
             say(str(words.quality(every, right)))
 
 
-def _counted(pairs: Sequence[LinePair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
+def _align_by_counting(pairs: Sequence[LinePair], symmetrize: str, device: str | None, job: Job) -> list[Links]:
     """Links by the statistical aligner; none for a pair with a problem, which is reported."""
     from regard.align.statistical import align_words
     from regard.tasks.base.use import device_of
     from regard.tasks.translation.output import TranslationOutput
 
-    list(job.run(pairs, lambda good, progress: [TranslationOutput()] * len(good)))
+    list(job.run(pairs, lambda good, progress: [TranslationOutput()] * len(good), TranslationOutput))
     texts = [([], []) if pair.problem else (pair.source.split(), pair.target.split()) for pair in pairs]
     return align_words(texts, method=symmetrize, device=device_of(device), say=say)  # type: ignore[arg-type]
 
@@ -144,15 +162,15 @@ def _counted(pairs: Sequence[LinePair], symmetrize: str, device: str | None, job
 def _backward(
     translator: Translator,
     pairs: Sequence[LinePair],
-    look: dict[str, Any],
-    which: dict[str, Any],
-    how: dict[str, Any],
+    look: _Place,
+    which: _LinkRule,
+    batch_tokens: int,
 ) -> list[Links]:
     """Links of the other direction, seen from this one; none for a pair with a problem, which the other one reports."""
     from regard.align.attention import links
     from regard.align.symmetrization import swap
 
     turned = [("", "") if pair.problem else (pair.target, pair.source) for pair in pairs]
-    outputs = translator.forced(turned, **how)
+    outputs = translator.forced(turned, attention=True, batch_tokens=batch_tokens)
     weights = [translator.word_weights(o.translations[0], **look) if o.translations else None for o in outputs]
     return [frozenset() if matrix is None else swap(links(matrix, **which)) for matrix in weights]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from regard.cli._console import answer_lines, as_object, draw_answer, plot_answer, say
 from regard.cli._flags import Device, OutFile, Strict, can_draw
@@ -12,6 +12,9 @@ from regard.cli._input import input_lines
 from regard.cli._lines import Writer, whole_text
 from regard.cli._parser import Flag
 from regard.common.start import quick_start
+
+if TYPE_CHECKING:
+    from regard.tasks.qa.answerer import AnswerOptions
 
 
 def answer(
@@ -54,7 +57,7 @@ def answer(
         from regard.tasks.qa.answerer import Answer, load
 
         answerer = load(model, device=device)
-    options: dict[str, Any] = {"n_best": n_best, "longest": max_answer, "batch_tokens": batch_tokens}
+    options: AnswerOptions = {"n_best": n_best, "longest": max_answer, "batch_tokens": batch_tokens}
     options["attention"] = show or plot is not None
     options["abstain"] = None if always is None else not always
     bad = 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-from regard.cli._console import Job, table
+from regard.cli._console import Job, Report, table
 from regard.cli._flags import DEFAULT_MODEL, BatchTokens, Device, EngineName, Int8, OwnBeam, load_translator
 from regard.cli._lines import Line, LinePair, text_of
 from regard.cli._parser import Flag, Options
@@ -83,32 +84,34 @@ def evaluate(
     for name in model:
         lines = [Line(f"{source}:{i}", line) for i, line in enumerate(text_of(source or "-"), 1)]
         with Job(strict=True) as job:
-            done = job.run(
-                lines, load_translator(name, device, int8, engine).outputs, beam=beam, batch_tokens=batch_tokens
-            )
+            translator = load_translator(name, device, int8, engine)
+            from regard.tasks.translation.output import TranslationOutput
+
+            done = job.run(lines, translator.outputs, TranslationOutput, beam=beam, batch_tokens=batch_tokens)
             named[name] = [found.text for found in done]
     for name, found in named.items():
         if len(found) != len(wanted):
             raise ValueError(f"{name} has {len(found):,} lines, {reference} {len(wanted):,}: expected the same number")
-    how: dict[str, Any] = {"tokenize": tokenize, "lowercase": lowercase, "smooth": smooth}
-    report: list[dict[str, Any]] = []
+    score = partial(evaluate, tokenize=tokenize, lowercase=lowercase, smooth=smooth)
+    versus = partial(compare, samples=bootstrap, seed=seed, tokenize=tokenize, lowercase=lowercase, smooth=smooth)
+    report: Report = []
     for name, found in named.items():
-        entry: dict[str, Any] = {"name": name, "scores": [m._asdict() for m in evaluate(found, wanted, **how)]}
+        entry: dict[str, Any] = {"name": name, "scores": [m._asdict() for m in score(found, wanted)]}
         if bootstrap and report:
             first = named[report[0]["name"]]
-            compared = compare(first, found, wanted, samples=bootstrap, seed=seed, **how)
+            compared = versus(first, found, wanted)
             entry["against"] = {"name": report[0]["name"], "differences": [c._asdict() for c in compared]}
         report.append(entry)
     _show(report, as_json)
 
 
-def _show(report: list[dict[str, Any]], as_json: bool) -> None:
+def _show(report: Report, as_json: bool) -> None:
     print(json.dumps(report, indent=1) if as_json else table(report))  # noqa: T201
 
 
 def _other_tasks(
     models: Sequence[str], documents: Path | None, keys: tuple[str, str], questions: Path | None, device: str | None
-) -> list[dict[str, Any]]:
+) -> Report:
     """The report on summarizers or readers."""
     if not models:
         raise ValueError("give the --model to evaluate")
@@ -119,7 +122,7 @@ def _other_tasks(
     return [{"name": name, "scores": _summaries(documents, keys, name, device)} for name in models]
 
 
-def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | None) -> list[dict[str, Any]]:
+def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | None) -> Report:
     """ROUGE of a summarizer, with its own search."""
     from regard.data.documents import with_references
     from regard.evaluate.rouge import rouge
@@ -127,18 +130,18 @@ def _summaries(documents: Path, keys: tuple[str, str], name: str, device: str | 
 
     pairs = with_references(documents, keys)
     lines = [Line(f"{documents}:{i}", text) for i, (text, _) in enumerate(pairs, 1)]
-    with Job(strict=False, noun="documents", failed=SummaryOutput) as job:
-        texts = [found.text for found in job.run(lines, load(name, device=device).outputs)]
+    with Job(strict=False, noun="documents") as job:
+        texts = [found.text for found in job.run(lines, load(name, device=device).outputs, SummaryOutput)]
     found = rouge(texts, [wanted for _, wanted in pairs])
     signature = f"rouge-score {version('rouge-score')}, stemmed, F1, {len(pairs):,} documents"
     return [{"name": kind.replace("rouge", "ROUGE-"), "score": x, "signature": signature} for kind, x in found.items()]
 
 
-def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, Any]]:
+def _answers(questions: Path, name: str, device: str | None) -> Report:
     """Exact match and F1 of a reader; an unusable question is reported and counts as not answered."""
     from regard.data.questions import read_questions
     from regard.evaluate.squad import quality
-    from regard.tasks.qa.answerer import load
+    from regard.tasks.qa.answerer import Answer, load
 
     asked = list(read_questions(questions))
     if not asked:
@@ -146,15 +149,15 @@ def _answers(questions: Path, name: str, device: str | None) -> list[dict[str, A
     answerer = load(name, device=device)
     pairs = [LinePair(f"{questions}, question {i}", q.context, q.question) for i, q in enumerate(asked, 1)]
 
-    def answers(some: list[tuple[str, str]], progress: Callable[[int], None]) -> list[Any]:
-        found: list[Any] = []
+    def answers(some: list[tuple[str, str]], progress: Callable[[int], None]) -> list[Answer]:
+        found: list[Answer] = []
         for at in range(0, len(some), STRIDE):
             found += answerer.answers(some[at : at + STRIDE])
             progress(min(STRIDE, len(some) - at))
         return found
 
     with Job(strict=False, noun="questions") as job:
-        found = list(job.run(pairs, answers))
+        found = list(job.run(pairs, answers, Answer))
     marks = quality([answer.text for answer in found], [q.answers for q in asked])
     signature = f"as SQuAD counts, {marks.questions:,} questions"
     return [{"name": kind, "score": x, "signature": signature} for kind, x in (("EM", marks.exact), ("F1", marks.f1))]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from regard.cli._console import say
 from regard.cli._flags import Device
 from regard.cli._parser import Flag
-from regard.cli.serve import AllowHost, Host, Models, Port, Traces, models_to_serve
-from regard.common.start import quick_start
+from regard.cli.serve import AllowHost, Host, Models, Port, Traces, start_service
 
 
 def explore(
@@ -30,16 +28,4 @@ def explore(
 
     It is `regard serve` with a page. Everything stays on this machine.
     """
-    with quick_start():
-        from regard.explorer import start
-
-    start(
-        models_to_serve(model, trace),
-        traces=trace or [],
-        browser=browser,
-        host=host,
-        port=port,
-        allow_hosts=allow_host or [],
-        device=device,
-        say=say,
-    )
+    start_service(model, trace, allow_host, browser=browser, host=host, port=port, device=device)

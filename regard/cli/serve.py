@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from regard.cli._console import say
 from regard.cli._flags import DEFAULT_MODEL, Device
 from regard.cli._parser import Flag
 from regard.common.start import quick_start
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Models = Annotated[list[str] | None, Flag("A model folder of any task; may be repeated.", "-m")]
 Traces = Annotated[list[Path] | None, Flag("A file of trace.save; may be repeated; needs no model.")]
@@ -33,21 +36,28 @@ def serve(
 
     GET /api/openapi.json describes the API. Ctrl-C or SIGTERM stops it after the running requests are answered.
     """
+    start_service(model, trace, allow_host, with_page=False, host=host, port=port, device=device)
+
+
+class ServiceOptions(TypedDict, total=False):
+    """The options of a service that need no more than to be handed on."""
+
+    with_page: bool
+    browser: bool
+    host: str
+    port: int | None
+    device: str | None
+
+
+def start_service(
+    models: list[str] | None,
+    traces: list[Path] | None,
+    hosts: list[str] | None,
+    **options: Unpack[ServiceOptions],
+) -> None:
+    """Serves models and traces until it is stopped; by default the bundled model."""
     with quick_start():
         from regard.explorer import start
 
-    start(
-        models_to_serve(model, trace),
-        traces=trace or [],
-        with_page=False,
-        host=host,
-        port=port,
-        allow_hosts=allow_host or [],
-        device=device,
-        say=say,
-    )
-
-
-def models_to_serve(models: list[str] | None, traces: list[Path] | None) -> list[str]:
-    """The requested models; by default the bundled one."""
-    return models or ([] if traces else [DEFAULT_MODEL])
+    models = models or ([] if traces else [DEFAULT_MODEL])
+    start(models, traces=traces or [], allow_hosts=hosts or [], say=say, **options)

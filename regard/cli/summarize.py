@@ -66,9 +66,9 @@ def summarize(
             from regard.tasks.summarization.summarizer import SummaryOutput, load
 
             summarizer = load(model, device=device, int8=int8)
-        with Job(strict, "documents", failed=SummaryOutput) as job:
+        with Job(strict, "documents") as job:
             for some in windows(documents, 1000):
-                for found in job.run(some, summarizer.outputs, batch_tokens=batch_tokens, **search):
+                for found in job.run(some, summarizer.outputs, SummaryOutput, batch_tokens=batch_tokens, **search):
                     writer.write([found.text])
                     if show and found.summaries:
                         writer.write(draw_sources(found.summaries[0]))

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from regard.cli._console import Failure, columns
-from regard.cli._parser import Flag, Parser, filled
+from regard.cli._parser import Flag, Parser, wrap_text
 from regard.common.start import quick_start
 from regard.files.toml import parse_value, read_toml
 from regard.tasks import TASKS, work
 
 if TYPE_CHECKING:
-    from regard.tasks.base.run import Work
+    from regard.tasks.base.run import S, Work
+    from regard.train.settings import Values
 
 PRESET = "laptop: a small model in five to ten minutes on a CPU; other flags override it"
 NOTES = """
@@ -82,9 +83,9 @@ def train(
     except Diverged as error:
         raise Failure(str(error)) from error
     except torch.OutOfMemoryError as error:
-        raise Failure(no_memory(str(error), settings.training, resumed(out))) from error
+        raise Failure(no_memory(str(error), settings.training, resume_hint(out))) from error
     except KeyboardInterrupt:
-        print(f"stopped; {resumed(out)}", file=sys.stderr)  # noqa: T201
+        print(f"stopped; {resume_hint(out)}", file=sys.stderr)  # noqa: T201
         return 130
     return 0
 
@@ -96,7 +97,7 @@ def extend(parser: Parser, arguments: Sequence[str]) -> None:
         from regard.tasks.base.settings import PRESETS
 
     parser.description = of.about
-    parser.epilog = f"examples:\n{of.examples.rstrip()}\n\n{filled(NOTES)}\n\n{_presets(of)}"
+    parser.epilog = f"examples:\n{of.examples.rstrip()}\n\n{wrap_text(NOTES)}\n\n{_presets(of)}"
     parser.flag("preset", str, Flag(PRESET, choices=PRESETS))
     files = parser.add_argument_group("data")
     for name, about in of.files:
@@ -115,13 +116,13 @@ def task_of(arguments: Sequence[str]) -> str:
     return str(getattr(parser.parse_known_args(arguments)[0], "task", "translation"))
 
 
-def flags_of(of: Work[Any]) -> dict[str, Any]:
+def flags_of(of: Work[S]) -> dict[str, object]:
     """Those of FLAGS that the settings of this task have, with their types."""
     hints = {f"{table}.{key}": hint for table, keys in of.settings.hints().items() for key, hint in keys.items()}
     return {name: hints[name] for name in FLAGS if name in hints and name.partition(".")[2] not in of.unasked}
 
 
-def settings_of(of: Work[Any], given: Mapping[str, Any], config: str | None, assignments: Sequence[str]) -> Any:
+def settings_of(of: Work[S], given: Values, config: str | None, assignments: Sequence[str]) -> S:
     """Those of the file, then flags, then --set."""
     tables: dict[str, Any] = read_toml(config) if config else {}
     if "preset" in given:
@@ -138,7 +139,7 @@ def settings_of(of: Work[Any], given: Mapping[str, Any], config: str | None, ass
     return of.settings.from_tables(tables)
 
 
-def _put(tables: dict[str, Any], table: str, key: str, value: Any) -> None:
+def _put(tables: dict[str, Any], table: str, key: str, value: object) -> None:
     tables[table] = {**tables.get(table, {}), key: value}
 
 
@@ -151,7 +152,7 @@ def _assign(tables: dict[str, Any], assignment: str) -> None:
     _put(tables, table, key, parse_value(value))
 
 
-def _presets(of: Work[Any]) -> str:
+def _presets(of: Work[S]) -> str:
     """The settings of the presets, for a corpus of that size."""
     values = {
         name: table
@@ -168,9 +169,9 @@ def _presets(of: Work[Any]) -> str:
     )
 
 
-def resumed(out: str) -> str:
+def resume_hint(out: str) -> str:
     """What the same command will do after an unfinished run in this folder."""
-    from regard.tasks.base.run import last_checkpoint
+    from regard.tasks.base.resume import last_checkpoint
 
     last = last_checkpoint(Path(out))
     if last is None:
@@ -178,7 +179,7 @@ def resumed(out: str) -> str:
     return f"the same command resumes from the last checkpoint, of update {last:,}"
 
 
-def no_memory(error: str, training: Mapping[str, Any], again: str) -> str:
+def no_memory(error: str, training: Values, again: str) -> str:
     """What to do when memory runs out: split each update into smaller batches."""
     batches = 2 * int(training.get("accumulate", 1))
     return (

@@ -21,10 +21,10 @@ from regard.cli._flags import (
     Strict,
     can_draw,
     load_translator,
-    numbered,
+    parse_number,
 )
 from regard.cli._input import input_lines
-from regard.cli._lines import Writer, lines_of, paired, windows
+from regard.cli._lines import Writer, lines_of, pair_lines, windows
 from regard.cli._parser import Fields, Flag, Options
 from regard.decode.search import Search
 
@@ -144,13 +144,18 @@ def translate(
     if html is not None and engine != "torch":
         raise ValueError(f"--html shows every head, which the {engine} engine does not: leave --engine out")
     with Writer(output) as writer, Job(strict) as job:
+        pairs = None
         if score is not None:
-            pairs = paired(list(lines), list(lines_of(score)), ("the input", str(score)))
-            for found in job.run(pairs, load_translator(model, device, int8, engine).forced, batch_tokens=batch_tokens):
+            pairs = pair_lines(list(lines), list(lines_of(score)), ("the input", str(score)))
+        translator = load_translator(model, device, int8, engine)
+        from regard.tasks.translation.output import TranslationOutput
+
+        if pairs is not None:
+            for found in job.run(pairs, translator.forced, TranslationOutput, batch_tokens=batch_tokens):
                 writer.write([f"{found.translations[0].log_prob:.4f}" if found.translations else ""])
             return
-        translator, number = load_translator(model, device, int8, engine), 0
-        place: dict[str, Any] = {"layer": numbered(layer), "head": numbered(head)}
+        number = 0
+        place: dict[str, Any] = {"layer": parse_number(layer), "head": parse_number(head)}
         look = place if of_words else {}
         search |= {"attention": looked, "batch_tokens": batch_tokens}
         if nbest > 1:
@@ -158,7 +163,8 @@ def translate(
         if not (text or input) and sys.stdin is not None and sys.stdin.isatty():
             window = 1  # somebody types, and waits for an answer
         for some in windows(lines, window):
-            for line, found in zip(some, job.run(some, translator.outputs, **search), strict=True):
+            outputs = job.run(some, translator.outputs, TranslationOutput, **search)
+            for line, found in zip(some, outputs, strict=True):
                 weights = [translator.word_weights(t, **look) for t in found.translations] if looked else []
                 writer.write(translation_lines(found, number if nbest > 1 else None, weights if alignment else None))
                 if show:
