@@ -25,11 +25,11 @@ _DRAWN = 0x68656C64  # the purpose of the hash
 
 @dataclass(frozen=True)
 class Split:
-    """Readers of the training and of the validation data; ``told`` describes the split."""
+    """Readers of the training and of the validation data; ``summary`` describes the split."""
 
     training: list[Reader]
     validation: list[Reader]
-    told: str = ""
+    summary: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ def hold_out(readers: Sequence[Reader], count: int | None = None) -> Split:
     valid, gone = choose(pairs, default(len(pairs)) if count is None else count)
     if valid.sum() < (FEWEST if count is None else 1):
         return Split(list(readers), [])
-    told = f"held out for validation: {valid.sum():,} of {len(pairs):,} pairs"
+    summary = f"held out for validation: {valid.sum():,} of {len(pairs):,} pairs"
     if gone.any():
-        told += f"; {gone.sum():,} more share a sentence with one of them and are not used"
+        summary += f"; {gone.sum():,} more share a sentence with one of them and are not used"
     cuts = np.cumsum([0, *map(len, keys)])
     parts = [(reader, slice(a, b)) for reader, a, b in zip(readers, cuts[:-1], cuts[1:], strict=True)]
     training: list[Reader] = [_portion(reader, ~(valid | gone)[cut], "", reader.weight) for reader, cut in parts]
     held: list[Reader] = [_portion(reader, valid[cut], ", held out", 1.0) for reader, cut in parts if valid[cut].any()]
-    return Split(training, held, told)
+    return Split(training, held, summary)
 
 
 def default(count: int) -> int:

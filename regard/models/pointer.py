@@ -92,7 +92,7 @@ class PointerMemory(Memory):
         wanted = None if self.wanted is None else self.wanted.index_select(0, items)
         return PointerMemory(plain.states, plain.lengths, plain.mask, self.source.index_select(0, items), wanted)
 
-    def told(self, wanted: Tensor | None) -> PointerMemory:
+    def with_lengths(self, wanted: Tensor | None) -> PointerMemory:
         """The memory with requested lengths in tokens, end symbol included; 0 for none."""
         return PointerMemory(self.states, self.lengths, self.mask, self.source, wanted)
 

@@ -99,7 +99,7 @@ class WordPiece:
     def from_json(cls, text: str) -> WordPiece:
         return cls(parse_tokenizer(text))
 
-    def knowing(self, character: str) -> WordPiece:
+    def with_token(self, character: str) -> WordPiece:
         """A vocabulary with a token for this character, which replaces an [unused…] token if needed."""
         whole = json.loads(self._tokenizer.to_str())
         known: dict[str, int] = whole["model"]["vocab"]

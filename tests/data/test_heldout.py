@@ -47,7 +47,7 @@ def test_no_sentence_is_on_both_sides(count, kinds):
     train, valid = both(split)
     assert not sentences(train) & sentences(valid)
     assert 10 <= len(valid) <= default(count) == count // 20 and len(train) >= count - 2 * len(valid)
-    assert set(valid) | set(train) <= set(pairs) and f"{len(valid):,} of {count:,} pairs" in split.told
+    assert set(valid) | set(train) <= set(pairs) and f"{len(valid):,} of {count:,} pairs" in split.summary
     random.shuffle(pairs)  # neither the order nor the files decide
     again = both(hold_out([Pairs(pairs)]))
     assert sentences(again[1]) == sentences(valid) and sentences(again[0]) == sentences(train)
@@ -63,7 +63,7 @@ def test_training_is_not_emptied_where_all_share_a_sentence():
     """Questions to be answered by yes or no, as pairs: none stands alone."""
     pairs = [(f"question {i}", ("yes", "no")[i % 2]) for i in range(1000)]
     split = hold_out([Pairs(pairs)])
-    assert both(split) == (pairs, []) and not split.told
+    assert both(split) == (pairs, []) and not split.summary
     valid, gone = choose(np.array([[key(text) for text in pair] for pair in pairs], np.uint64), 50)
     assert not valid.any() and not gone.any()
 

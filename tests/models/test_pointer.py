@@ -110,7 +110,7 @@ def test_r_drop_is_both_divergences_of_the_mixtures():
     two = [torch.cat((x, x)) for x in (SOURCE, shifted(TARGET))]
     model = PointerTransformer(PointerConfig(**SMALL, dropout=0.3)).double().train()
     pointed = model.point(two[1], model.encode(two[0]))
-    first, second = model.log_probs(pointed, model.encode(two[0]).told(None)).chunk(2)
+    first, second = model.log_probs(pointed, model.encode(two[0]).with_lengths(None)).chunk(2)
     kept = TARGET != PAD
     nll = -torch.stack([x.gather(-1, TARGET[..., None])[..., 0][kept] for x in (first, second)]).sum() / 2
     both = [
@@ -129,7 +129,7 @@ def test_steps_and_beams_are_the_whole(options):
     model = made(**options)
     memory = model.encode(SOURCE)
     if options.get("told_length"):
-        memory = memory.told(torch.tensor([5, 0, 3]))
+        memory = memory.with_lengths(torch.tensor([5, 0, 3]))
     with torch.no_grad():
         both = shifted(TARGET), shifted(TARGET.roll(1, 1) + 1)  # two hypotheses of each, which change places
         whole = [model.decode(target_in, memory) for target_in in both]

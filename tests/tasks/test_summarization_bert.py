@@ -182,7 +182,7 @@ def test_a_summarizers_encoder_is_a_beginning_too(place, tmp_path):
 
 
 def test_batches_have_the_vocabularys_own_marks():
-    words = berts.words().knowing("¶")
+    words = berts.words().with_token("¶")
     corpus = Corpus.build([Pairs([("Koko: hi ¶ Bako: hi", "Koko"), ("ko", "ko")])], words)
     assert corpus.text(0) == ("koko: hi\nbako: hi", "koko")
     batch = batches(corpus, tokens=100, shuffle=False)[0]
@@ -201,7 +201,7 @@ def test_mistakes_are_told(place, tmp_path):
     with pytest.raises(ValueError, match="its sizes are its own"):
         WORK.model(changed, berts.words())
     with pytest.raises(ValueError, match="expected a token '¶' in the vocabulary"):
-        WordPiece.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]).knowing("¶")
+        WordPiece.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]).with_token("¶")
     with pytest.raises(FileNotFoundError, match="expected 'minilm', or a folder"):
         train(dataclasses.replace(given, model={"pretrained": "nowhere"}), tmp_path / "m", report=Silent())
 

@@ -65,8 +65,8 @@ class PairWork(Work[S]):
         corpus = build(data.split.training, limits=Limits(max_tokens=data.max_tokens, max_ratio=data.max_ratio))
         readers = data.split.validation
         valid = build(readers, limits=Limits(max_tokens=data.max_tokens)) if readers else None
-        if data.split.told:
-            report.say(data.split.told)
+        if data.split.summary:
+            report.say(data.split.summary)
         for some in [corpus] + ([valid] if valid else []):
             for line in [*map(str, some.reports), *copies(some)]:
                 report.say(line)

@@ -257,7 +257,7 @@ class Summarizer:
         words = sum(row.words[-1] + 1 for row in sources)
         wanted = max(1, round(length * sum(len(row.ids) for row in sources) / max(1, words)))
         if self.model.config.told_length:
-            return memory.told(torch.full((memory.size,), wanted + 1, device=self.device)), search
+            return memory.with_lengths(torch.full((memory.size,), wanted + 1, device=self.device)), search
         low, high = round(0.75 * wanted), max(1, round(1.25 * wanted))
         return memory, replace(search, min_length=low, max_length=high)
 

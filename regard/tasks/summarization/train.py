@@ -198,7 +198,7 @@ class SummaryObjective(Module):
             source, lengths, target_in = (torch.cat((x, x)) for x in (source, lengths, target_in))
         with autocast(source.device, self.dtype):
             memory = self.model.encode(source, lengths=lengths)
-            pointed = self.model.point(target_in, memory.told(self._sample_lengths(target_out, passes)))
+            pointed = self.model.point(target_in, memory.with_lengths(self._sample_lengths(target_out, passes)))
             loss, nll = mixture_loss(
                 pointed,
                 self.model.output_weight,
@@ -318,7 +318,7 @@ and from where. It reproduces the bias of its data.""",
         subwords = load_encoder(name)[1] if name else super().learn(fitted, report)
         if subwords.pad_id != PAD:
             raise ValueError(f"{name}: expected the padding to be token {PAD}, got {subwords.pad_id}")
-        return subwords.knowing(MARK) if isinstance(subwords, WordPiece) else subwords
+        return subwords.with_token(MARK) if isinstance(subwords, WordPiece) else subwords
 
     def read(self, path: Path) -> Cutter:
         return load_subwords(path)
