@@ -166,7 +166,7 @@ def test_a_row_that_may_see_nan_is_nan(name, poison, where, backend):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ["dot", "rotary_sum", "general", "per_head"])
 def test_without_a_mask_a_row_that_sees_nan_is_nan(name, dtype, where, backend):
-    """PyTorch's kernel gives 0 to a row whose scores are all NaN, which looks as if nothing were wrong."""
+    """PyTorch's kernel silently gives 0 for a row whose scores are all NaN."""
     made, inputs = score(name, SIZES).to(dtype), dict(zip("qkv", (x.to(dtype) for x in tensors(SIZES)), strict=True))
     inputs[where[-1] if where in "qkv" else "k"][0, :, 2 if where in "qkv" else slice(None)] = torch.nan
     bad = torch.zeros(2, 4, 5, dtype=torch.bool)
@@ -206,7 +206,7 @@ def test_finite_inputs_whose_masked_scores_overflow(backend):
     assert all(g.isfinite().all() for g in gradients(out, (q, k, v)))
 
 
-# A cache's unwritten places may hold anything: its lowered keys and values need the same care as k and v.
+# Unwritten positions of a cache may hold anything, so lowered keys and values are checked like k and v.
 @pytest.mark.parametrize("where", ["k", "v"])
 @pytest.mark.parametrize("name", ["dot", "additive", "per_head", "everything"])
 def test_nan_in_lowered_keys(name, where, backend):

@@ -40,7 +40,7 @@ def attend(**changed):
 
 
 def with_score(score, **changed):
-    """The score is made first, and must be good by itself."""
+    """The score is constructed first, and must be valid by itself."""
     return attend(score=score, **changed)
 
 
@@ -170,7 +170,7 @@ BAD = {
     "lowered keys of another length": (attend(k=Dot().keys(K[:, :, :5])), VALUE, r"same length, got 5 keys and 7 values"),
     "lowered keys of another dtype": (attend(k=Dot().keys(K.double())), TYPE, r"one dtype"),
     "lowered keys of nothing": (attend(k=Keys(())), VALUE, r"lowered keys hold 0 tensors, Dot makes 1"),
-    # scores that cannot be
+    # invalid scores
     "negative max_distance": (lambda: Relative(8, -1), VALUE, r"Relative: max_distance must be an integer ≥ 0, got -1"),
     "negative max_distance of Location": (lambda: Location(8, -3), VALUE, r"Location: max_distance must be .*got -3"),
     "max_distance a float": (lambda: Location(8, 2.5), VALUE, r"max_distance must be an integer ≥ 0, got 2.5"),

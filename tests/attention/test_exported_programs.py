@@ -31,7 +31,7 @@ class Model(nn.Module):
         return self.attention(x, mask=Causal())
 
 
-def made(name):
+def make_model(name):
     torch.manual_seed(0)
     return Model(SCORES[name]()).double()
 
@@ -40,7 +40,7 @@ def inputs(length=6):
     return torch.randn(2, length, 16, dtype=torch.float64, requires_grad=True)
 
 
-def exported(model, x, dynamic=False, **options):
+def export(model, x, dynamic=False, **options):
     shapes = {"x": {1: torch.export.Dim("length", min=1, max=64)}} if dynamic else None
     return torch.export.export(model, (x,), dynamic_shapes=shapes, **options)
 
@@ -62,31 +62,31 @@ def trains_alike(program, model, x):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_outputs_and_all_gradients_are_the_modules(name):
-    model, x = made(name), inputs()
-    trains_alike(exported(model, x).module(), model, x)
+    model, x = make_model(name), inputs()
+    trains_alike(export(model, x).module(), model, x)
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_a_dynamic_length_may_be_any(name):
     """Shorter than the example, longer, and one: no length is treated apart."""
-    model = made(name)
-    program = exported(model, inputs(6), dynamic=True).module()
+    model = make_model(name)
+    program = export(model, inputs(6), dynamic=True).module()
     for length in (1, 4, 6, 9, 30):
         trains_alike(program, model, inputs(length))
 
 
 @pytest.mark.parametrize("name", ["additive", "relative_values"])
 def test_a_program_can_be_saved_and_loaded(name):
-    model, x, file = made(name), inputs(), io.BytesIO()
-    torch.export.save(exported(model, x, dynamic=True), file)
+    model, x, file = make_model(name), inputs(), io.BytesIO()
+    torch.export.save(export(model, x, dynamic=True), file)
     file.seek(0)
     trains_alike(torch.export.load(file).module(), model, x)
 
 
 @pytest.mark.parametrize("name", ["additive", "softcap", "relative_values"])
 def test_without_gradients(name):
-    model, x = made(name), inputs()
-    program = exported(model, x).module()
+    model, x = make_model(name), inputs()
+    program = export(model, x).module()
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
             out = program(x)
@@ -96,8 +96,8 @@ def test_without_gradients(name):
 
 @pytest.mark.parametrize("name", ["additive", "softcap", "relative_values"])
 def test_under_autocast(name):
-    model, x = made(name).float(), inputs().float().detach().requires_grad_()
-    program = exported(model, x).module()
+    model, x = make_model(name).float(), inputs().float().detach().requires_grad_()
+    program = export(model, x).module()
     exact, given = model(x), program(x)
     torch.testing.assert_close(given, exact)
     with torch.autocast("cpu", torch.bfloat16):
@@ -109,8 +109,8 @@ def test_under_autocast(name):
 
 @pytest.mark.parametrize("name", ["additive", "relative_values"])
 def test_per_sample_gradients_of_a_program(name):
-    model, x = made(name), inputs().detach()
-    program = exported(model, x[:1]).module()
+    model, x = make_model(name), inputs().detach()
+    program = export(model, x[:1]).module()
     parameters = {key: p.detach() for key, p in model.named_parameters()}
 
     def loss(called, parameters, x):
@@ -123,8 +123,8 @@ def test_per_sample_gradients_of_a_program(name):
 
 
 def test_second_derivatives_are_refused_with_a_hint():
-    model, x = made("additive"), inputs()
-    program = exported(model, x).module()
+    model, x = make_model("additive"), inputs()
+    program = export(model, x).module()
     (first,) = torch.autograd.grad(program(x).sin().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative; use backend='reference'"):
         torch.autograd.grad(first.sum(), x)

@@ -39,7 +39,7 @@ for n in {lengths}:
 LENGTHS = [2048, 4096, 8192]
 
 
-def added(lengths, backend, score="Additive(8, 8, 8)"):
+def added_bytes(lengths, backend, score="Additive(8, 8, 8)"):
     """Bytes that a run of each length adds to the peak of a fresh process that has run a short one."""
     code = SCRIPT.format(lengths=lengths, backend=backend, score=score)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -58,7 +58,7 @@ SCORES = {  # with the numbers per pair that a textbook keeps
 
 @pytest.mark.parametrize("score", SCORES)
 def test_forward_and_backward_in_linear_memory(score):
-    used = added(LENGTHS, "auto", score)
+    used = added_bytes(LENGTHS, "auto", score)
     dense = [n * n * SCORES[score] * 4 for n in LENGTHS]
     floor = 2**23  # tiles and the allocator's grain, which do not grow
     exponent = math.log((used[-1] + floor) / (used[0] + floor)) / math.log(LENGTHS[-1] / LENGTHS[0])
@@ -68,5 +68,5 @@ def test_forward_and_backward_in_linear_memory(score):
 
 def test_the_measurement_sees_dense_memory():
     """The reference at a modest length, so that the test above could fail."""
-    small, large = added([512, 2048], "reference")
+    small, large = added_bytes([512, 2048], "reference")
     assert large > 2048 * 2048 * 8 * 4 and large / small > 8

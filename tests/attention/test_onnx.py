@@ -61,12 +61,12 @@ def _read(case: Any, data: Any = None) -> tuple[dict[str, Tensor], dict[str, Any
     (node,), ((inputs, outputs),) = case.model.graph.node, case.data_sets if data is None else [data]
     schema = onnx.defs.get_schema(node.op_type)
 
-    def named(formal: Any, actual: Any, arrays: Any) -> dict[str, Tensor]:
+    def by_name(formal: Any, actual: Any, arrays: Any) -> dict[str, Tensor]:
         present = [name.name for name, given in zip(formal, actual, strict=False) if given]
         return dict(zip(present, map(_tensor, arrays), strict=True))
 
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return named(schema.inputs, node.input, inputs), attributes, named(schema.outputs, node.output, outputs)
+    return by_name(schema.inputs, node.input, inputs), attributes, by_name(schema.outputs, node.output, outputs)
 
 
 def _tensor(array: Any) -> Tensor:

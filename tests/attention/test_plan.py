@@ -1,4 +1,4 @@
-"""Which kernel runs what, and that plans say why."""
+"""The kernel chosen for each problem, and the reasons in plans."""
 
 # ruff: noqa: E501  (one case, one line)
 
@@ -123,7 +123,7 @@ def test_planning_runs_nothing(monkeypatch):
     assert str(plan(score=Additive(8, 8, 4), mask=Causal()))
 
 
-# what a reader of a printed plan must find
+# what a printed plan must contain
 PRINTED = {
     "shape": (lambda: plan(), ["batch 2", "heads 4 (2 for keys)", "queries 16", "keys 24", "value dim 8", "float32 on cpu"]),
     "dot": (lambda: plan(), ["terms    dot(8 dims)", "mask     none", "kernel   sdpa", "error    exact up to rounding"]),

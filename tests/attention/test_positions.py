@@ -1,4 +1,4 @@
-"""positions=: queries and keys anywhere, against the same vectors spread over a long sequence that has them there."""
+"""positions=: queries and keys at any position, against a long sequence with the same vectors at these positions."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def spread(x, at):
     return x.new_zeros(*x.shape[:2], LONG, x.shape[3]).scatter(2, index, x)
 
 
-def expected(q, k, v, at_q, at_k, made, inner, backend="reference"):
+def attend_densely(q, k, v, at_q, at_k, made, inner, backend="reference"):
     """Attention over the whole of LONG, where only what is given may be seen; the rows that are given."""
     there = torch.zeros(at_k.expand(3, -1).shape[0], 1, 1, LONG, dtype=torch.bool)
     there.scatter_(3, at_k.expand(3, -1)[:, None, None], value=True)
@@ -48,7 +48,7 @@ def test_vectors_anywhere(name):
         made, (q, k, v) = score(name, S), tensors(S, grad=True)
         at = places(5, per_item), places(7, inner in ("all", "window"))
         leaves = [q, k, v, *made.parameters()]
-        want = expected(q, k, v, *at, made, mask)
+        want = attend_densely(q, k, v, *at, made, mask)
         for backend in ("reference", "blockwise", "auto"):
             out = regard.attend(q, k, v, score=made, mask=mask, positions=at, backend=backend)
             torch.testing.assert_close(out, want, rtol=0, atol=1e-11)
@@ -69,7 +69,7 @@ def test_every_kernel_that_accepts_positions_agrees(backend):
             if refusal(q, k, v, **options):
                 continue
             taken += 1
-            want = expected(q, k, v, at_q, at_k, made, Causal())
+            want = attend_densely(q, k, v, at_q, at_k, made, Causal())
             torch.testing.assert_close(regard.attend(q, k, v, **options), want, rtol=0, atol=1e-11)
     assert taken >= 2
 
@@ -109,7 +109,7 @@ def test_steps_log_weights_and_traces(tmp_path):
     made, (q, k, v) = score("relative_values", S).requires_grad_(False), tensors(S)
     at = places(5, True), places(7, True)
     options = {"score": made, "mask": Causal(), "positions": at}
-    want = expected(q, k, v, *at, made, Causal())
+    want = attend_densely(q, k, v, *at, made, Causal())
     shown = regard.steps(q, k, v, **options)
     torch.testing.assert_close(shown.context, want, rtol=0, atol=1e-11)
     rows = torch.tensor([3, 0])
@@ -146,7 +146,7 @@ def test_multi_head_attention_takes_them():
         layer(x, cache=regard.nn.Cache(), positions=order)
 
 
-def test_scores_and_masks_of_ones_own():
+def test_custom_scores_and_masks():
     class Length(regard.score.Score):
         positional = False
 
@@ -159,7 +159,7 @@ def test_scores_and_masks_of_ones_own():
     near = regard.mask.Function(lambda b, h, i, j: (i - j).abs() < 9)
     (q, k, v), at = tensors(S), (places(5, True), places(7, True))
     made = Length() + Rotary(Dot())
-    want = expected(q, k, v, *at, Rotary(Dot()) + 1.0 * Length(), Window(8, 8))
+    want = attend_densely(q, k, v, *at, Rotary(Dot()) + 1.0 * Length(), Window(8, 8))
     for mask, backend in ((near, "auto"), (near, "blockwise"), (Window(8, 8), "blockwise")):
         out = regard.attend(q, k, v, score=made, mask=mask, positions=at, backend=backend)
         torch.testing.assert_close(out, want, rtol=0, atol=1e-11)
@@ -178,20 +178,20 @@ class Apart(regard.score.Score):
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise", "auto"])
 def test_a_formula_is_told_where_queries_stand(backend, monkeypatch):
-    """As a number or one per item, wherever they stand; a function of a score is told keys too."""
+    """As a number or one per item; a Function gets the positions of keys too."""
     monkeypatch.setattr(blockwise, "FORMULA", 3 * 4 * 7 * 2)  # two rows at a time
     for at in (places(5, False), places(5, True), torch.tensor([4, 5, 6, 1, 2])):
         q, k, v = leaves = tensors(S, grad=True)
         made = 2 * Apart() + Rotary(Dot())
         out = regard.attend(q, k, v, score=made, mask=Causal(), positions=(at, None), backend=backend)
-        want = expected(q, k, v, at, torch.arange(7), made, Causal())
+        want = attend_densely(q, k, v, at, torch.arange(7), made, Causal())
         torch.testing.assert_close(out, want, rtol=0, atol=1e-11)
         for got, wanted in zip(gradients(out, *leaves), gradients(want, *leaves), strict=True):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-10)
         made = Function(lambda s, b, h, i, j: s * (1 + i) / 9 - 0.1 * j * b)
         both = at, places(7, True)
         out = regard.attend(q, k, v, score=3 * made, mask=Causal(), positions=both, backend=backend)
-        torch.testing.assert_close(out, expected(q, k, v, *both, 3 * made, Causal()), rtol=0, atol=1e-11)
+        torch.testing.assert_close(out, attend_densely(q, k, v, *both, 3 * made, Causal()), rtol=0, atol=1e-11)
 
 
 class Stride(Mask):
@@ -206,8 +206,8 @@ class Even(Mask):
         return cols % 2 == 0
 
 
-def test_a_mask_of_ones_own_that_reads_positions_takes_none_of_keys():
-    """It would take an index for a position. One that says that it reads none, or is bound to them, is asked."""
+def test_a_custom_mask_that_reads_positions_takes_none_of_keys():
+    """It would take indices for positions. A mask that declares that it reads none, or binds to them, is accepted."""
     (q, k, v), at = tensors(S), (places(5, True), places(7, True))
     with pytest.raises(ValueError, match=r"Stride only has `visible`, which assumes key j at position j: it takes"):
         regard.attend(q, k, v, mask=Causal() & ~Stride(), positions=at)

@@ -23,7 +23,7 @@ from regard.score.terms import DotTerm, Problem, Terms
 SIZES = Sizes(batch=(2,), heads=4, kv_heads=2, queries=6, keys=6, dim=4, value_dim=3)
 # PyTorch warns that its own attention has no rule for vmap and is looped over.
 sdpa_has_no_vmap = pytest.mark.filterwarnings(r"ignore:There is a performance drop.*scaled_dot_product:UserWarning")
-# Its own inductor and forward mode use what it warns of.
+# PyTorch's own inductor and forward mode use deprecated functions.
 uses_jit = pytest.mark.filterwarnings(r"ignore:`torch\.jit:DeprecationWarning")
 NAMES = ["dot", "additive", "relative_values", "everything", "per_head"]
 BACKENDS = ["reference", "blockwise"]
@@ -322,7 +322,7 @@ def test_hessian_of_the_reference():
 @pytest.mark.parametrize("mask", [None, Causal()], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_mode_runs_on_the_reference(name, mask):
-    """jvp, jacfwd, hessian and dual numbers, with nothing said about a backend."""
+    """jvp, jacfwd, hessian and dual numbers, with the default backend."""
     sizes = Sizes(batch=(1,), heads=4, kv_heads=2, queries=2, keys=3, dim=4, value_dim=2)
     made, (q, k, v), tangent = score(name, sizes), tensors(sizes), torch.randn(1, 4, 2, 4, dtype=torch.float64)
 
@@ -441,21 +441,21 @@ def test_no_grad_and_inference_mode():
 RELATIVE = score("relative_t5", SIZES)
 
 
-def fused(q, k, v, backend="blockwise"):
+def attend_fused(q, k, v, backend="blockwise"):
     return regard.attend(q, k, v, score=RELATIVE, backend=backend)
 
 
 def test_tracers_see_one_operator():
     q, k, v = tensors(SIZES)
-    graph = make_fx(lambda *x: fused(*x))(q, k, v)
+    graph = make_fx(lambda *x: attend_fused(*x))(q, k, v)
     assert "torch.ops.regard.attention" in graph.code
-    same(graph(q + 1, k, v), fused(q + 1, k, v, "reference"))
+    same(graph(q + 1, k, v), attend_fused(q + 1, k, v, "reference"))
 
 
 def test_fake_tensors_and_meta_tensors_have_shapes():
     with FakeTensorMode() as mode:
         q, k, v = (torch.empty(x.shape, dtype=x.dtype) for x in tensors(SIZES))
-        out, lse = torch.ops.regard.attention(*_packed(q, k, v))
+        out, lse = torch.ops.regard.attention(*_arguments(q, k, v))
         assert mode is not None and out.shape == (2, 4, 6, 3) and lse.shape == (2, 4, 6)
     out, lse = operator.run("blockwise", _problem(*(x.to("meta") for x in tensors(SIZES))))
     assert out.device.type == "meta" and out.shape == (2, 4, 6, 3)
@@ -476,7 +476,7 @@ def _problem(q, k, v):
     return Problem(Terms((DotTerm(q, 0.5, k),)), v, SIZES.heads, SIZES.queries)
 
 
-def _packed(q, k, v):
+def _arguments(q, k, v):
     packed = operator._Packed()
     packed.put_problem(_problem(q, k, v))
     return "blockwise", " ".join(packed.code), packed.tensors, packed.ints, packed.floats
@@ -486,11 +486,11 @@ def test_checkpointing_and_saved_tensor_hooks():
     inputs = tensors(SIZES, grad=True)
     packs = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: packs.append(x) or x, lambda x: x):
-        out = fused(*inputs)
+        out = attend_fused(*inputs)
     assert packs, "the inputs must be saved where hooks can see them"
-    expected = torch.autograd.grad(fused(*inputs, "reference").sum(), inputs)
+    expected = torch.autograd.grad(attend_fused(*inputs, "reference").sum(), inputs)
     for ours, theirs in zip(torch.autograd.grad(out.sum(), inputs), expected, strict=True):
         same(ours, theirs)
-    out = checkpoint(fused, *inputs, use_reentrant=False)
+    out = checkpoint(attend_fused, *inputs, use_reentrant=False)
     for ours, theirs in zip(torch.autograd.grad(out.sum(), inputs), expected, strict=True):
         same(ours, theirs)

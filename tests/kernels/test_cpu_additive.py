@@ -53,7 +53,7 @@ def test_range(scale: float, kind: str) -> None:
 
 
 def test_calls_from_many_threads_at_once() -> None:
-    """Servers do that."""
+    """As in servers."""
     score, inputs = problem(200)
     expected = regard.attend(*inputs, score=score)
     with ThreadPoolExecutor(8) as pool:
@@ -81,7 +81,7 @@ def test_threads_follow_torch() -> None:
 
 @pytest.fixture(params=["PyTorch's threads", "our own"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three threads of either kind."""
+    """Three threads, of OpenMP or of the pool."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     if request.param == "our own":
         monkeypatch.setattr(_threads, "_openmp", lambda process: None)
@@ -125,7 +125,7 @@ def _in_a_child(queue: multiprocessing.Queue[list[int]]) -> None:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_child_makes_threads_of_its_own() -> None:
-    """A fork takes no threads along. (PyTorch's own do not survive one, so the child keeps to our part.)"""
+    """A forked child has no threads. (Neither has PyTorch, so the child only runs our part.)"""
     _threads.spread(100, 2**30, lambda i, j: None)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -207,7 +207,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-o", "addopts=", {__file_
 
 @pytest.mark.parametrize("keys", [3, 16, 40])
 def test_scores_that_are_nan_stay(keys: int) -> None:
-    """Also where they are all that a query sees; the others are as if they had not been there."""
+    """Also if a query sees no other keys; other queries are unaffected."""
     score, (q, k, v) = problem(keys)
     bias = torch.zeros(2, 4, keys, keys)
     bias[0, 1, 2] = torch.nan
@@ -339,7 +339,7 @@ def test_first_call_says_what_it_does(tmp_path: object) -> None:
 
 
 def test_warm_up_compiles_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In processes of their own where there are cores, here where there are none; a second time it does nothing."""
+    """In parallel processes if there are cores, otherwise in this one; a second call does nothing."""
     started: list[list[str]] = []
     begin = subprocess.Popen
     monkeypatch.setattr(cpu_additive, "_READY", set())

@@ -37,8 +37,8 @@ MASKS = {
 }
 
 
-def told(made, real):
-    """The function, which writes down who makes a tensor of something else."""
+def recording(made, real):
+    """The function, recording calls that create a tensor from other data."""
 
     def function(x, *rest, **options):
         if not isinstance(x, torch.Tensor):
@@ -53,14 +53,14 @@ def told(made, real):
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("score", SCORES)
 def test_attention_copies_nothing_from_the_host(score, mask, monkeypatch):
-    """Numbers of Python's become tensors where they are needed (torch.full), not on the host first (torch.tensor)."""
+    """Python numbers become tensors on the device (torch.full), not on the host first (torch.tensor)."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     backend, own = SCORES[score][0], SCORES[score][1]()
     q, k, v = (torch.randn(2, 2, 7, 8, requires_grad=True) for _ in range(3))
     options = {"score": own, "mask": MASKS[mask](), "backend": backend, "dropout": 0.2, "seed": 5}
     made = []
     for name in ("tensor", "as_tensor", "from_numpy"):
-        monkeypatch.setattr(torch, name, told(made, getattr(torch, name)))
+        monkeypatch.setattr(torch, name, recording(made, getattr(torch, name)))
     regard.attend(q, k, v, **options, sink=None if "additive" in score else 0.5).sum().backward()
     ours = [stack for stack in made if not any("triton/runtime" in line or "_series" in line for line in stack)]
     assert not ours, "".join(ours[0][-5:])

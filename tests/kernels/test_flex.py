@@ -1,4 +1,4 @@
-"""FlexAttention as a kernel for functions of one's own, against the reference in float64.
+"""FlexAttention as a kernel for custom functions, against the reference in float64.
 
 On a CPU it runs unfused, forward and backward though PyTorch offers no gradient there: the same functions, masks and
 lists of tiles. ``pytest -m gpu`` runs what it compiles on a CUDA device.
@@ -89,15 +89,15 @@ def test_the_lists_of_tiles_leave_nothing_out(mask):
     padded[..., :150, :200] = seen
     tiles = padded.unflatten(3, (2, 128)).unflatten(2, (2, 128)).transpose(3, 4).flatten(-2)
     some, whole = (
-        listed(*x)
+        as_booleans(*x)
         for x in ((blocks.kv_num_blocks, blocks.kv_indices), (blocks.full_kv_num_blocks, blocks.full_kv_indices))
     )
     assert not (some & whole).any() and (tiles.any(-1) <= (some | whole)).all() and (whole <= tiles.all(-1)).all()
-    columns = listed(blocks.q_num_blocks, blocks.q_indices)
+    columns = as_booleans(blocks.q_num_blocks, blocks.q_indices)
     assert (columns.mT == some).all()
 
 
-def listed(count, index):
+def as_booleans(count, index):
     """Tiles of a list as booleans."""
     first = torch.arange(index.shape[-1], device=DEVICE) < count[..., None]
     return torch.zeros_like(first).scatter(-1, index.long(), first)

@@ -22,7 +22,7 @@ def _everywhere(monkeypatch):
         monkeypatch.setattr(_guard, "fits", lambda *x: all(map(_guard._plain, x)))
 
 
-def poisoned(*shape, dtype=torch.float32, spots=5):
+def with_poison(*shape, dtype=torch.float32, spots=5):
     x = torch.randn(shape, device=DEVICE).to(dtype)
     flat = x.view(-1)
     for n, poison in enumerate((torch.nan, torch.inf, -torch.inf, torch.nan, torch.inf)[:spots]):
@@ -33,8 +33,8 @@ def poisoned(*shape, dtype=torch.float32, spots=5):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dims", [(8, 8), (1, 20), (17, 3)])
 def test_cleaning(dims, dtype):
-    q = poisoned(2, 4, 5, dims[0], dtype=dtype).transpose(1, 2).contiguous().transpose(1, 2)
-    v, k = poisoned(2, 2, 33, dims[1], dtype=dtype), poisoned(2, 2, 33, dims[0], dtype=dtype, spots=2)
+    q = with_poison(2, 4, 5, dims[0], dtype=dtype).transpose(1, 2).contiguous().transpose(1, 2)
+    v, k = with_poison(2, 2, 33, dims[1], dtype=dtype), with_poison(2, 2, 33, dims[0], dtype=dtype, spots=2)
     clean_q, clean_v, (clean_k,), bad_keys, bad_rows = _guard.clean(q, v, [k], [slice(0, 2)])
     for x, y in ((q, clean_q), (v, clean_v), (k, clean_k)):
         torch.testing.assert_close(y, torch.where(x.isfinite(), x, 0.0), rtol=0, atol=0)
@@ -44,7 +44,7 @@ def test_cleaning(dims, dtype):
 
 def test_keys_of_some_heads():
     q, v = torch.randn(2, 3, 4, 8, device=DEVICE), torch.randn(2, 3, 7, 8, device=DEVICE)
-    keys = [poisoned(2, n, 7, d, spots=s) for n, d, s in ((1, 8, 1), (2, 4, 3), (2, 1, 0), (2, 3, 0), (2, 3, 1))]
+    keys = [with_poison(2, n, 7, d, spots=s) for n, d, s in ((1, 8, 1), (2, 4, 3), (2, 1, 0), (2, 3, 0), (2, 3, 1))]
     places = [slice(0, 1), *[slice(1, 3)] * 4]
     *_, bad_keys, bad_rows = _guard.clean(q, v, keys, places)
     expected = torch.zeros(2, 3, 7, dtype=torch.bool, device=DEVICE)

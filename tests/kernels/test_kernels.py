@@ -30,7 +30,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 @dataclass(frozen=True)
 class Draw:
-    """A problem to be made from a seed."""
+    """A problem, drawn from a seed."""
 
     sizes: Sizes
     score: str
@@ -132,7 +132,7 @@ def gradients(out, grad, q, k, v, sink, module):
 
 
 def eager(made, dtype):
-    """What a textbook would write, every operation in that dtype."""
+    """The textbook formula, every operation in that dtype."""
     q, k, v, sink, module = leaves(made, dtype)
     (s, offset, mask), heads = (q.shape[-2], made.options["offset"], made.options["mask"]), q.shape[-3]
     batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
@@ -156,7 +156,7 @@ def eager(made, dtype):
     weights = weights if sink is not None else weights.masked_fill(empty, 0.0)
     lse = lse if sink is not None else lse.masked_fill(empty[..., 0], -torch.inf)
     if made.options["dropout"]:
-        weights = weights * kept(made.options, n, heads, s, keys) / (1 - made.options["dropout"])
+        weights = weights * dropout_factors(made.options, n, heads, s, keys) / (1 - made.options["dropout"])
     context = weights @ wide_v.repeat_interleave(heads // v.shape[-3], 1)
     context = context + value_term(module, weights, flat)
     context = context.reshape(*batch, heads, s, -1)
@@ -164,7 +164,7 @@ def eager(made, dtype):
     return context.detach(), lse.reshape(*batch, heads, s), grads
 
 
-def kept(options, batch, heads, queries, keys):
+def dropout_factors(options, batch, heads, queries, keys):
     index = (torch.arange(n) for n in (batch, heads, queries, keys))
     return _dropout.keep(options["dropout"], torch.tensor([options["seed"]]), *index)
 
@@ -352,7 +352,7 @@ EXTREMES = {
 @pytest.mark.parametrize("queries", EXTREMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_additive_at_extreme_values(queries, keys, dtype):
-    """|a|, |b| up to 1e4, where e^{2a} is no number any more."""
+    """|a|, |b| up to 1e4, where e^{2a} overflows."""
     made = make(Draw(Sizes(queries=6, keys=8, dim=3), "additive_shared", dtype=dtype))
     with torch.no_grad():
         made.score.W.copy_(torch.eye(3))
@@ -400,8 +400,8 @@ def test_equal_scores_give_the_mean(kind, dtype, made):
 # --- dropout ---
 
 
-def dropped(score, p, seed, batch=3, heads=4, n=64):
-    """Which weights are dropped: with v = 1 at one key each, the context is the dropped weights themselves."""
+def drops_of(score, p, seed, batch=3, heads=4, n=64):
+    """Which weights are drops_of: with v = 1 at one key each, the context is the drops_of weights themselves."""
     q, k = torch.zeros(batch, heads, n, 4), torch.zeros(batch, heads, n, 4)
     v = torch.eye(n).expand(batch, heads, n, n)
     results = [
@@ -416,14 +416,14 @@ def dropped(score, p, seed, batch=3, heads=4, n=64):
 
 
 def test_the_same_seed_drops_the_same_weights_in_every_kernel():
-    assert torch.equal(dropped(Dot(), 0.5, 7), dropped(Additive(4, 4, 2), 0.5, 7))
-    assert not torch.equal(dropped(Dot(), 0.5, 7), dropped(Dot(), 0.5, 8))
+    assert torch.equal(drops_of(Dot(), 0.5, 7), drops_of(Additive(4, 4, 2), 0.5, 7))
+    assert not torch.equal(drops_of(Dot(), 0.5, 7), drops_of(Dot(), 0.5, 8))
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**31, 2**32, 2**62, -(2**63)])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_the_kept_fraction_and_independence(p, seed):
-    drop = dropped(Dot(), p, seed, batch=4, heads=8)
+    drop = drops_of(Dot(), p, seed, batch=4, heads=8)
     n, deviation = drop.numel(), math.sqrt(p * (1 - p))
     assert abs(drop.double().mean() - p) < 5 * deviation / math.sqrt(n)
     centred = (drop.double() - p) / deviation
@@ -437,7 +437,7 @@ def test_the_kept_fraction_and_independence(p, seed):
 
 
 def test_neighbouring_seeds_are_independent():
-    drops = torch.stack([dropped(Dot(), 0.5, seed) for seed in range(8)]).double().flatten(1) * 2 - 1
+    drops = torch.stack([drops_of(Dot(), 0.5, seed) for seed in range(8)]).double().flatten(1) * 2 - 1
     correlation = drops @ drops.T / drops.shape[1]
     assert correlation.fill_diagonal_(0).abs().max() < 5 / math.sqrt(drops.shape[1])
 
@@ -446,7 +446,7 @@ def test_neighbouring_seeds_are_independent():
 def test_grouping_heads_does_not_change_what_is_dropped(counts):
     scores = [Dot(), Rotary(Dot()), General(4, 4)]
     grouped = PerHead(*[(n, s) for n, s in zip(counts, scores, strict=False)])
-    assert torch.equal(dropped(grouped, 0.4, 5), dropped(Dot(), 0.4, 5))
+    assert torch.equal(drops_of(grouped, 0.4, 5), drops_of(Dot(), 0.4, 5))
 
 
 def test_padding_and_block_sizes_do_not_change_what_is_dropped():

@@ -14,7 +14,7 @@ from regard.kernels.gpu.launch import Launcher, fact
 
 
 class Kernel:
-    """x, n and the constant BLOCK; remembers how often it was asked, and what ran."""
+    """Takes x, n and the constant BLOCK; counts look-ups and records launches."""
 
     arg_names = ("x", "n", "BLOCK")
     params = tuple(SimpleNamespace(is_constexpr=c) for c in (False, False, True))

@@ -43,7 +43,7 @@ def _interpreter(monkeypatch):
 
 @dataclass(frozen=True)
 class Case:
-    """A problem to be made from a seed."""
+    """A problem, drawn from a seed."""
 
     score: str = "shaw"
     queries: int = 33
@@ -179,7 +179,7 @@ def run(made, dtype, backend):
 
 
 def eager(made, dtype):
-    """What a textbook would write, every operation in that dtype."""
+    """The textbook formula, every operation in that dtype."""
     q, k, v, sink, module = leaves(made, dtype)
     mask, offset, p = (made.options[name] for name in ("mask", "offset", "dropout"))
     e = module(q, k, offset).expand(*q.shape[:3], k.shape[2])
@@ -365,7 +365,7 @@ def test_what_is_masked_and_not_finite_reaches_nothing(mask, monkeypatch):
 
 
 def test_entries_of_minus_infinity_hide_pairs(monkeypatch):
-    """A table may say −∞; a query whose whole table does sees nothing."""
+    """A table may hold −∞; a query whose whole table is −∞ sees nothing."""
     small_tiles(monkeypatch)
     made = make(Case("t5_alone", queries=20, keys=40, reach=5))
     with torch.no_grad():

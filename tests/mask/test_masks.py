@@ -1,4 +1,4 @@
-"""Every mask against what it means, and its verdicts on tiles."""
+"""Every mask against its definition, and its verdicts on tiles."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def meaning(means, sizes, offset):
 
 
 def bound(mask, sizes, offset):
-    """The mask made for these sizes, and the queries' indices and positions."""
+    """The mask bound to these sizes, and the indices and positions of the queries."""
     rows = torch.arange(sizes.queries)
     where = torch.tensor(positions(offset, items(sizes), sizes.queries))
     shape = Shape(sizes.batch, sizes.heads, sizes.queries, sizes.keys, torch.device("cpu"))

@@ -39,7 +39,7 @@ def mask_of(pack, inner=None):
 
 
 def one_by_one(pack, q, k, v, made, inner, **options):
-    """Every document alone; its last query stands at its last key."""
+    """Every document by itself; its last query is at its last key."""
     queries, keys = PACKS[pack]
     out = []
     spans = zip(itertools.pairwise(queries), itertools.pairwise(keys or queries), strict=True)
@@ -108,7 +108,7 @@ def test_a_bias_is_of_the_whole_pack():
 
 
 class Near(regard.score.Score):
-    """A score of one's own that knows only its formula, and looks at positions: those of docs/your-own.md."""
+    """A custom score with only a formula, which reads positions: that of docs/your-own.md."""
 
     def __init__(self):
         super().__init__()
@@ -121,7 +121,7 @@ class Near(regard.score.Score):
 
 
 class Centred(regard.score.Score):
-    """It looks at all keys, and at no position."""
+    """It reads all keys, and no positions."""
 
     positional = False
 
@@ -131,25 +131,25 @@ class Centred(regard.score.Score):
 
 
 class Even(regard.mask.Mask):
-    """A mask of one's own, of distances."""
+    """A custom mask by distance."""
 
     def visible(self, rows, positions, cols):
         return ((positions[..., None] - cols) % 2 == 0)[:, None]
 
 
-def placed(s, b, h, i, j):
+def by_position(s, b, h, i, j):
     return s * (1 + i) / 4 + 0.2 * j * h - b
 
 
 OWN = {
     "near": lambda: Rotary(Dot()) + 2 * Near(),
     "all keys": lambda: Centred() + ALiBi(4),
-    "function": lambda: 2 * Function(placed),
-    "function of positions": lambda: Function(placed, Rotary(Dot()) + in_float64(Relative(4, 2))),
-    "function of a formula": lambda: Function(placed, 2 * Near() + Dot()) + Key(4).double(),
-    "function of a function": lambda: Function(lambda s, b, h, i, j: s / (1 + j), Function(placed) + Dot()),
-    "function of a length": lambda: Function(placed, Rotary(Dot(), scaling=NTKScaling(4.0, 5))),
-    "groups": lambda: PerHead((2, Function(placed)), (2, Near() + Centred())),
+    "function": lambda: 2 * Function(by_position),
+    "function of positions": lambda: Function(by_position, Rotary(Dot()) + in_float64(Relative(4, 2))),
+    "function of a formula": lambda: Function(by_position, 2 * Near() + Dot()) + Key(4).double(),
+    "function of a function": lambda: Function(lambda s, b, h, i, j: s / (1 + j), Function(by_position) + Dot()),
+    "function of a length": lambda: Function(by_position, Rotary(Dot(), scaling=NTKScaling(4.0, 5))),
+    "groups": lambda: PerHead((2, Function(by_position)), (2, Near() + Centred())),
 }
 SEEN = {
     "own": Even() & Causal(),
@@ -160,7 +160,7 @@ SEEN = {
 
 @pytest.mark.parametrize("pack", PACKS)
 @pytest.mark.parametrize("name", OWN)
-def test_scores_and_masks_of_ones_own(name, pack, monkeypatch):
+def test_custom_scores_and_masks(name, pack, monkeypatch):
     from regard.kernels import blockwise
 
     monkeypatch.setattr(blockwise, "FORMULA", 500)  # a few rows at a time
@@ -180,7 +180,7 @@ def test_formulas_of_packs_compile_where_the_documents_are_known():
     torch.compiler.reset()
     q, k, v = (x.detach() for x in inputs("more_keys"))
     offsets, known = [torch.tensor(x) for x in PACKS["more_keys"]], mask_of("more_keys", SEEN["places"])
-    near, edited = Near().requires_grad_(False), Function(placed, Rotary(Dot()))
+    near, edited = Near().requires_grad_(False), Function(by_position, Rotary(Dot()))
     for call in (
         lambda q, k, v: regard.attend(q, k, v, score=near, mask=known),
         lambda q, k, v: regard.attend(q, k, v, score=edited, mask=Documents.packed(*offsets) & SEEN["places"]),
@@ -198,7 +198,7 @@ def test_formulas_of_packs_compile_where_the_documents_are_known():
 
 @pytest.mark.parametrize("around", [lambda s: s, lambda s: 2 * s + ALiBi(4), lambda s: PerHead((2, Dot()), (2, s))])
 def test_frequencies_that_go_by_the_length_have_one_length(around):
-    """Documents of one length, or within the length of the training, have those that they have alone."""
+    """Documents of one length, or no longer than in training, keep the frequencies they have alone."""
     check_same("more_keys", around(Rotary(Dot(), scaling=NTKScaling(4.0, 5))), Causal(), "auto")  # 4, 5 and 5 keys
     long = around(Rotary(Dot(), scaling=NTKScaling(4.0, 4)))
     q, k, v = inputs("more_keys")
@@ -239,7 +239,7 @@ def test_tiles_between_documents_are_skipped(monkeypatch):
 
 
 def test_padding_behind_the_documents():
-    """Key/value rows behind what is used, hidden by Lengths: as a buffer of fixed size has them."""
+    """Unused key/value rows at the end, hidden by Lengths: as in a buffer of fixed size."""
     q, k, v = inputs("more_keys")
     dirty = [torch.cat((x, torch.full_like(x[..., :2, :], torch.nan)), -2) for x in (k, v)]
     offsets = [0, 1, 3, 6, 6], [0, 4, 9, 14, 16]
@@ -249,7 +249,7 @@ def test_padding_behind_the_documents():
 
 
 def test_rotary_turns_by_positions_that_restart():
-    """At a position in the millions an angle in float32 is off by a tenth: a long pack must not count on."""
+    """At a position in the millions an angle in float32 is off by a tenth, so positions of a long pack must restart."""
     far, made = 2**22, Rotary(Dot(), base=100.0)
     q, k = torch.randn(2, 1, 1, 6, 4)
     packed_q, packed_k = (torch.cat((torch.zeros(1, 1, far, 4), x), -2) for x in (q, k))
@@ -314,26 +314,29 @@ ERRORS = {
     "fall": (lambda: Documents.packed([0, 3, 2]), "start at 0 and do not fall"),
     "float": (lambda: Documents.packed(torch.tensor([0.0, 2.0])), "whole numbers as in"),
     "short": (
-        lambda: attended(Documents.packed([0, 2, 4], [0, 4, 8])),
+        lambda: attend_with(Documents.packed([0, 2, 4], [0, 4, 8])),
         "query offsets end at 4, where q, k and v have 5",
     ),
-    "long": (lambda: attended(Documents.packed([0, 2, 5], [0, 4, 9])), "key offsets end at 9, where q, k and v have 8"),
-    "or": (lambda: attended(PACKED | Prefix(1)), "combines with & only"),
-    "not": (lambda: attended(~PACKED & Causal()), "combines with & only"),
-    "two": (lambda: attended(PACKED & Causal() & PACKED), "takes one Documents.packed"),
+    "long": (
+        lambda: attend_with(Documents.packed([0, 2, 5], [0, 4, 9])),
+        "key offsets end at 9, where q, k and v have 8",
+    ),
+    "or": (lambda: attend_with(PACKED | Prefix(1)), "combines with & only"),
+    "not": (lambda: attend_with(~PACKED & Causal()), "combines with & only"),
+    "two": (lambda: attend_with(PACKED & Causal() & PACKED), "takes one Documents.packed"),
     "offset": (
-        lambda: attended(PACKED, offset=3),
+        lambda: attend_with(PACKED, offset=3),
         "Documents.packed sets the positions of queries, and so does offset=3",
     ),
     "positions": (
-        lambda: attended(PACKED, positions=(torch.arange(5), None)),
+        lambda: attend_with(PACKED, positions=(torch.arange(5), None)),
         "use Documents\\(ids\\) with positions",
     ),
 }
 PACKED = Documents.packed([0, 2, 5], [0, 4, 8])
 
 
-def attended(mask, **options):
+def attend_with(mask, **options):
     return regard.attend(torch.randn(1, 1, 5, 4), *torch.randn(2, 1, 1, 8, 4), mask=mask, **options)
 
 

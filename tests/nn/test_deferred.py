@@ -1,4 +1,4 @@
-"""Modules made on the meta device: given memory later, then started or loaded, nothing of them is left undefined."""
+"""Modules created on the meta device: once memory is allocated, resetting or loading defines every tensor."""
 
 import importlib
 import inspect
@@ -53,14 +53,14 @@ def states(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(3))
 
 
-def mixed():
-    """A score of parts that each learn something."""
+def mixture():
+    """A score whose parts all have parameters."""
     return PerHead((1, Scale(T5Bias(1, 8, 9), heads=1) + QKNorm(Dot(), "rms", dim=4)), (1, Cosine(3.0, heads=1)))
 
 
-def converted():
+def converted_model():
     module = nn.MultiheadAttention(8, 2, batch_first=True)
-    replace(module, lambda m: mixed())
+    replace(module, lambda m: mixture())
     return module
 
 
@@ -87,12 +87,12 @@ def rnn(**options):
     return RNNSeq2Seq(RNNConfig(**SMALL, hidden_dim=8, **options))
 
 
-def attended(score):
+def attend_with(score):
     q, k, v = tensors(SIZES, torch.float32)
     return regard.attend(q, k, v, score=score, backend="reference")
 
 
-def translated(model):
+def translate_with(model):
     return model(*TOKENS)
 
 
@@ -104,27 +104,27 @@ def with_memory(module):
     return module(states(2, 3, 8), states(2, 5, 8))
 
 
-# How each is made, and run.
+# How to create and run each.
 MODULES = {
-    **{name: (partial(make, SIZES), attended) for name, make in SCORES.items()},
-    "rotary_own": (lambda: Rotary(Dot(), inv_freq=[0.9, 0.03]), attended),
-    "function": (lambda: Function(lambda s, b, h, i, j: s - 0.5 * (j - i).abs(), Cosine(heads=4)), attended),
-    "attention": (lambda: MultiHeadAttention(8, 2, score=mixed(), sink=True), with_itself),
-    "replaced": (converted, lambda m: m(*[states(2, 3, 8)] * 3)[0]),
+    **{name: (partial(make, SIZES), attend_with) for name, make in SCORES.items()},
+    "rotary_own": (lambda: Rotary(Dot(), inv_freq=[0.9, 0.03]), attend_with),
+    "function": (lambda: Function(lambda s, b, h, i, j: s - 0.5 * (j - i).abs(), Cosine(heads=4)), attend_with),
+    "attention": (lambda: MultiHeadAttention(8, 2, score=mixture(), sink=True), with_itself),
+    "replaced": (converted_model, lambda m: m(*[states(2, 3, 8)] * 3)[0]),
     "embedding": (lambda: Embedding(11, 8, padding_idx=0), lambda m: m(TOKENS[0])),
     "learned": (lambda: LearnedPositions(9, 8), with_itself),
     "sinusoidal": (lambda: SinusoidalPositions(8), with_itself),
     "feed_forward": (lambda: FeedForward(8, 12, gated=True), with_itself),
-    "encoder_layer": (lambda: EncoderLayer(8, 2, score=mixed(), dropout=0.0), with_itself),
-    "decoder_layer": (lambda: DecoderLayer(8, 2, score=mixed(), cross_score=Cosine(), dropout=0.0), with_memory),
+    "encoder_layer": (lambda: EncoderLayer(8, 2, score=mixture(), dropout=0.0), with_itself),
+    "decoder_layer": (lambda: DecoderLayer(8, 2, score=mixture(), cross_score=Cosine(), dropout=0.0), with_memory),
     "bidirectional": (lambda: Bidirectional("lstm", 8, 4, 2), lambda m: m(states(2, 4, 8), LENGTHS)),
-    "transformer": (lambda: transformer(output_bias=True), translated),
-    "pointer": (pointer, translated),
-    "reader": (reader, translated),
-    "joint_reader": (lambda: reader(joint=True, segments=2), translated),
-    "gru": (lambda: rnn(location_features=2, score="general"), translated),
-    "lstm": (lambda: rnn(cell="lstm", tied="none", score="cosine"), translated),
-    "causal": (lambda: CausalLM(11, 8, 2, 2, score=mixed, tied=False, bias=True), lambda m: m(TOKENS[0])),
+    "transformer": (lambda: transformer(output_bias=True), translate_with),
+    "pointer": (pointer, translate_with),
+    "reader": (reader, translate_with),
+    "joint_reader": (lambda: reader(joint=True, segments=2), translate_with),
+    "gru": (lambda: rnn(location_features=2, score="general"), translate_with),
+    "lstm": (lambda: rnn(cell="lstm", tied="none", score="cosine"), translate_with),
+    "causal": (lambda: CausalLM(11, 8, 2, 2, score=mixture, tied=False, bias=True), lambda m: m(TOKENS[0])),
     "translating": (
         objective(translation.TranslationObjective, transformer, smoothing=0.1, rdrop=0.0),
         lambda m: m.model(*TOKENS),
@@ -141,7 +141,7 @@ FINISHED = {Int8Linear}  # made from weights that are there
 REORDERED = {"replaced", "pointer", "summarizing", "reader", "reading", "gru"}
 
 
-def defined():
+def modules_of_the_package():
     """Every module that the package defines."""
     found = set()
     for each in pkgutil.walk_packages(regard.__path__, "regard."):
@@ -153,12 +153,12 @@ def defined():
 
 def test_every_module_is_here():
     met = {type(part) for make, _ in MODULES.values() for part in make().modules()}
-    assert defined() - met == ABSTRACT | FINISHED
+    assert modules_of_the_package() - met == ABSTRACT | FINISHED
 
 
 @pytest.fixture
 def each_draw_alone(monkeypatch):
-    """The same seed before every draw: what a parameter starts at then shows its distribution, whatever came before."""
+    """The same seed before every draw, so that an initial value depends on its distribution alone."""
     for name in ("uniform_", "normal_"):
         draw = getattr(torch.Tensor, name)
 
@@ -175,15 +175,15 @@ def fresh(make):
 
 
 def caller_tensors(module):
-    """Tensors of the caller's, by module and name: they are no parameters, and the caller has them."""
+    """The caller's tensors by module and name: buffers that are not saved."""
     scores = [(name, part) for name, part in module.named_modules() if isinstance(part, Score)]
     return {
         (name, key): part._buffers[key] for name, part in scores for key in part._caller_tensors if key in part._buffers
     }
 
 
-def emptied(make, source):
-    """Made without memory, then given some, in which anything may stand."""
+def without_memory(make, source):
+    """Created on the meta device, then given uninitialised memory."""
     with torch.device("meta"):
         module = make().eval()
     for (name, key), x in caller_tensors(source).items():
@@ -199,14 +199,14 @@ def emptied(make, source):
 
 
 def inside_out(module):
-    """As ``apply`` goes."""
+    """Children first, as ``apply`` does."""
     for part in reversed(list(module.modules())):
         if hasattr(part, "reset_parameters"):
             part.reset_parameters()
 
 
 def outside_in(module):
-    """As libraries do that have no word for a tree."""
+    """Parents first, as libraries without a recursive reset do."""
     for part in module.modules():
         if hasattr(part, "reset_parameters"):
             part.reset_parameters()
@@ -225,7 +225,7 @@ def test_started_as_a_fresh_one(name, each_draw_alone):
 def started_as_a_fresh_one(name):
     make, run = MODULES[name]
     source = fresh(make)
-    module = emptied(make, source)
+    module = without_memory(make, source)
     torch.manual_seed(4)
     module.reset_parameters()
     with torch.no_grad():
@@ -239,7 +239,7 @@ def started_as_a_fresh_one(name):
 
 
 def same(run, module):
-    """What a module gives, on the same inputs each time."""
+    """The output of a module, on the same inputs each time."""
     torch.manual_seed(6)
     with torch.no_grad():
         return run(module)
@@ -249,7 +249,7 @@ def same(run, module):
 @pytest.mark.parametrize("name", MODULES)
 def test_started_in_any_order_nothing_is_undefined(name, each):
     make, run = MODULES[name]
-    module = emptied(make, fresh(make))
+    module = without_memory(make, fresh(make))
     each(module)
     assert not same(run, module).isnan().any()
 
@@ -258,7 +258,7 @@ def test_started_in_any_order_nothing_is_undefined(name, each):
 def test_loaded_it_is_the_one_that_was_saved(name):
     make, run = MODULES[name]
     source = fresh(make)
-    module = emptied(make, source)
+    module = without_memory(make, source)
     module.load_state_dict(source.state_dict())
     assert torch.equal(same(run, module), same(run, source))
 
@@ -323,6 +323,6 @@ def test_a_state_dict_has_what_is_learned(name):
             x.normal_()
     assert set(one.state_dict()) == keys
     other.load_state_dict(one.state_dict())
-    assert torch.equal(same(attended, other), same(attended, one))
+    assert torch.equal(same(attend_with, other), same(attend_with, one))
     assert all(x.dtype == torch.float64 for x in one.double().state_dict().values())
     assert all(x.is_meta for x in one.to("meta").state_dict().values())

@@ -22,7 +22,7 @@ PEERS = {
 
 
 def pair(name, tied=False):
-    """A model of Hugging Face's with random weights, gains of norms too, and ours with the same."""
+    """A Hugging Face model with random weights, gains of norms included, and ours with the same weights."""
     transformers = pytest.importorskip("transformers")
     options, score, gains, _ = PEERS[name]
     config = getattr(transformers, f"{name}Config")(
@@ -113,7 +113,7 @@ def test_a_new_model_knows_nothing_and_its_residual_grows_slowly():
 
 
 def test_what_is_drawn_follows_the_distribution():
-    """The first of many tokens drawn at once, against the model's own probabilities, cut as they are asked to be."""
+    """Many first tokens drawn at once, against the model's probabilities after truncation."""
     model, prompt = small(), torch.randint(VOCAB, (1, 4)).expand(4000, -1)
     with torch.no_grad():
         logits = model(prompt[:1])[0, -1]

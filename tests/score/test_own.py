@@ -1,4 +1,4 @@
-"""Masks and scores of one's own: Python of which kernels know nothing but the answers."""
+"""Custom masks and scores: Python that kernels only know by its answers."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ BACKENDS = ["auto", "blockwise", "reference"]
 
 
 class Stride(Mask):
-    """Every n-th key back from the query."""
+    """Every n-th key before the query."""
 
     def __init__(self, n):
         self.n = n
@@ -28,7 +28,7 @@ class Stride(Mask):
 
 
 class Items(Mask):
-    """Holds a number per item and head, and knows nothing of cutting them."""
+    """Holds a number per item and head, and does not override for_items or for_heads."""
 
     def __init__(self, n):
         self.n = n  # [B, H]
@@ -38,7 +38,7 @@ class Items(Mask):
 
 
 class Learned(Score):
-    """A formula with parameters, a tensor from outside, a key of which it uses all, and positions."""
+    """A formula with parameters, a tensor of its closure, all keys, and positions."""
 
     def __init__(self, sizes, outside):
         super().__init__()
@@ -56,7 +56,7 @@ def gradients(out, *inputs):
 
 
 def agree(backend, inputs, **options):
-    """Output, logsumexp and gradients are those of the reference."""
+    """Output, logsumexp and gradients equal the reference's."""
     q, k, v, *rest = inputs
     results = []
     for one in (backend, "reference"):
@@ -69,7 +69,7 @@ def agree(backend, inputs, **options):
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """Tiles so small that there are several, and no booleans made at once."""
+    """Several small tiles, and no dense booleans."""
     monkeypatch.setattr(blockwise, "FORMULA", 6 * 4 * 11 * 2)
     monkeypatch.setattr(blockwise, "_cached_block_sizes", lambda p: blockwise.Blocks(1, 4, 3, 1))
     monkeypatch.setattr(sdpa, "MASK_BYTES", 0)
@@ -88,14 +88,14 @@ SCORES = {
     "additive": lambda: Additive(4, 4, 5).double(),
     "rotary and alibi": lambda: Rotary(Dot()) + ALiBi(4),
     "per head": lambda: PerHead((2, Dot()), (2, Additive(4, 4, 3).double())),
-    "of one's own": lambda: Learned(SIZES, torch.rand(4, 1, 1, dtype=torch.float64)),
+    "custom": lambda: Learned(SIZES, torch.rand(4, 1, 1, dtype=torch.float64)),
 }
 
 
 @pytest.mark.parametrize("offset", [-3, "items"])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("mask", MASKS)
-def test_a_mask_of_ones_own_runs_everywhere(mask, score, offset, narrow):
+def test_a_custom_mask_runs_everywhere(mask, score, offset, narrow):
     q, k, v = tensors(SIZES, grad=True)
     made, score = MASKS[mask](), SCORES[score]()
     offset = torch.randint(-2, 9, SIZES.batch) if offset == "items" else offset
@@ -119,7 +119,7 @@ def test_a_small_one_is_asked_once_and_then_every_kernel_knows_it(mask, score):
     assert "called once: " in str(regard.plan(q, k, v, score=score, mask=made))
 
 
-def test_the_plan_says_what_a_mask_of_ones_own_costs():
+def test_the_plan_says_what_a_custom_mask_costs():
     q = k = v = torch.randn(1, 2, 20000, 4)
     plan = regard.plan(q, k, v, mask=Causal() & Stride(3))
     assert plan.kernel == "blockwise" and plan.memory_bytes < 2**26
@@ -225,7 +225,7 @@ def test_a_mask_without_visible_and_a_score_without_forward_say_what_is_missing(
 @pytest.mark.parametrize("mask", [None, Causal(), Stride(2)], ids=str)
 @pytest.mark.parametrize("offset", [0, "items"])
 @pytest.mark.parametrize("around", ["alone", "sum", "capped", "per head", "in a sum with tanh"])
-def test_a_score_of_ones_own_needs_forward_alone(around, offset, mask, narrow):
+def test_a_custom_score_needs_forward_alone(around, offset, mask, narrow):
     q, k, v = tensors(SIZES, grad=True)
     outside = torch.rand(4, 1, 1, dtype=torch.float64, requires_grad=True)
     made = Learned(SIZES, outside)
@@ -243,7 +243,7 @@ def test_a_score_of_ones_own_needs_forward_alone(around, offset, mask, narrow):
     agree("auto", wanted, score=made, mask=mask, offset=offset, dropout=0.2, seed=3, sink=0.5)
 
 
-def test_memory_and_kernel_of_a_score_of_ones_own():
+def test_memory_and_kernel_of_a_custom_score():
     class Distance(Score):
         def forward(self, q, k, offset=0):
             return -torch.cdist(q, k)
@@ -254,7 +254,7 @@ def test_memory_and_kernel_of_a_score_of_ones_own():
     assert "the formula of Distance" in str(plan) and plan.refusals["sdpa"] == "Distance only has a dense formula"
 
 
-def test_masked_values_that_are_not_finite_never_leave_a_score_of_ones_own(narrow):
+def test_masked_values_that_are_not_finite_never_leave_a_custom_score(narrow):
     q, k, v = tensors(SIZES, grad=True)
     made = Learned(SIZES, torch.rand(4, 1, 1, dtype=torch.float64))
     made.forward = lambda q, k, offset=0: Learned.forward(made, q, k, offset) + k.square().mean()
@@ -372,7 +372,7 @@ def test_a_trace_reads_it():
     torch.testing.assert_close(trace.weights(0, 3, item=0, rows=[4, 1]), weights[0, 3][[4, 1]])
 
 
-def test_a_cache_keeps_the_keys_of_a_score_of_ones_own():
+def test_a_cache_keeps_the_keys_of_a_custom_score():
     made = Learned(SIZES, torch.rand(4, 1, 1, dtype=torch.float64))
     q, k, v = tensors(SIZES)
     out = regard.attend(q, made.keys(k), v, score=made, offset=2)

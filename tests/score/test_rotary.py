@@ -1,4 +1,4 @@
-"""Rotary frequencies: of one's own, scaled as models do, and divided between several axes of positions."""
+"""Rotary frequencies: explicit, scaled as in models, and divided between several axes of positions."""
 
 import copy
 import math
@@ -71,7 +71,7 @@ def test_a_scaled_score_is_the_score_with_these_frequencies(name, interleaved):
 
 @pytest.mark.parametrize("name", SCALINGS)
 def test_decoding_with_a_cache_is_the_whole_sequence(name):
-    """Within the length of the training for the dynamic one, whose cached keys stay turned as they were."""
+    """Within the length of the training for the dynamic one, whose cached keys keep their rotation."""
     length = 40 if name == "dynamic" else 100
     made = Rotary(Dot(), scaling=SCALINGS[name][0])
     q, k, v = tensors(Sizes(queries=length, keys=length, dim=DIMS))
@@ -96,8 +96,8 @@ def test_own_frequencies_are_exact_and_move_with_the_score():
     torch.testing.assert_close(copy.deepcopy(made)(q, k, 10_000), expected, rtol=1e-9, atol=1e-9)
 
 
-def sectioned(x, frequencies, sections, places):
-    """Each section turned by its own axis, one vector at a time. x [H, L, D], places [axes, L]."""
+def rotate_sections(x, frequencies, sections, places):
+    """Each section rotated by its own axis, one vector at a time. x [H, L, D], places [axes, L]."""
     out, half = x.clone(), len(frequencies)
     axis = [a for a, n in enumerate(sections) for _ in range(n)]
     for i in range(x.shape[1]):
@@ -122,8 +122,8 @@ def test_sections_turn_by_their_own_axis(per_item, offset):
     for b in range(2):
         where = torch.cat((each[b], each[b][:, -1:] + torch.arange(1, 6)), -1)  # behind its end all count on
         first = int(offset[b]) if isinstance(offset, torch.Tensor) else offset
-        one = sectioned(q[b], frequencies, (1, 3, 2), where[:, first : first + 4])
-        other = sectioned(k[b], frequencies, (1, 3, 2), where[:, :7])
+        one = rotate_sections(q[b], frequencies, (1, 3, 2), where[:, first : first + 4])
+        other = rotate_sections(k[b], frequencies, (1, 3, 2), where[:, :7])
         expected = one @ other.repeat_interleave(2, 0).mT
         torch.testing.assert_close(made(q, k, offset)[b], expected)
         torch.testing.assert_close(regard.steps(q, k, v, score=made, offset=offset).scaled[b], expected)

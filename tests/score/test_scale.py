@@ -1,4 +1,4 @@
-"""Scores scaled and normalised, as people write them."""
+"""Scaled and normalised scores."""
 
 import pytest
 import torch

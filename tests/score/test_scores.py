@@ -66,7 +66,7 @@ def test_attention_agrees_with_the_formula(name, sink):
 
 
 def value_tables(made, sizes):
-    """r' of every head that has one."""
+    """r' of every head with a value table."""
     tables = []
     for count, part in zip(made.counts, made.scores, strict=True) if hasattr(made, "counts") else [(sizes.heads, made)]:
         holders = [s for s in part.modules() if getattr(s, "rv", None) is not None]
@@ -83,7 +83,7 @@ def test_a_sink_given_as_a_number_is_exact_in_float64():
 
 @pytest.mark.parametrize("name", SCORES)
 def test_float64_queries_lose_nothing_to_float32_parameters(name):
-    """As if the parameters had been cast first: what is computed of them alone is not rounded on the way."""
+    """The same as with parameters cast first: nothing computed from them alone is rounded."""
     sizes = Sizes(dim=6)  # 1/√6 is no power of two: scaling rounds
     narrow, (q, k, v) = score(name, sizes, torch.float32), tensors(sizes)
     wide = in_float64(narrow)
@@ -149,7 +149,7 @@ def test_queries_and_keys_of_different_dims():
         )
 
 
-# The slopes of 16, 12 and 20 heads are no floats of few bits: held in float32 they are off by 1e-8 in float64.
+# The slopes of 16, 12 and 20 heads have many bits: kept in float32 they would be off by 1e-8 in float64.
 @pytest.mark.parametrize("heads", [1, 2, 3, 5, 6, 7, 8, 12, 16, 20])
 def test_alibi_slopes_of_any_number_of_heads(heads):
     sizes = Sizes(batch=(1,), heads=heads, kv_heads=1, queries=2, keys=4)
@@ -318,7 +318,7 @@ def test_trilinear_is_a_diagonal_general_and_a_key():
     ],
 )
 def test_a_score_shows_what_it_was_made_with(shown):
-    """Made of what it shows, it shows the same."""
+    """Evaluating the repr gives a score with the same repr."""
     assert repr(eval(shown, vars(regard.score))) == shown
 
 
@@ -340,7 +340,7 @@ def test_steps_show_a_line_each():
 
 
 class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that is made meanwhile."""
+    """The number of elements of the largest tensor created meanwhile."""
 
     numbers = 0
 
