@@ -6,7 +6,7 @@ import pytest
 import torch
 import toy
 from resuming import train_until, weights
-from training import main, train
+from training import main, train_here
 
 import regard
 from regard.files.toml import read_toml, write_toml
@@ -88,17 +88,18 @@ def test_it_learns_what_is_new_and_keeps_what_is_not(model, files):
 
 
 def test_from_scratch_so_few_updates_are_not_enough(files):
-    assert run("--vocab-size=300", "--dim=64") == 0
+    size = ["--dim=64", "--ffn-dim=128", "--heads=8", "--encoder-layers=1", "--decoder-layers=2"]  # the model's
+    assert run("--vocab-size=300", *size) == 0
     assert regard.load("ours", device="cpu").translate("a red cat sees the dog .") != "un chat rouge voit le chien ."
 
 
 @pytest.mark.slow
 def test_killed_and_started_again_it_gives_the_same_weights(model, files):
     given = ["--start", str(model), "--updates=12", "--set=training.valid_every=2", "--set=model.dropout=0.2"]
-    assert train(files, "--out", "whole", *given).returncode == 0
+    assert train_here(files, "--out", "whole", *given)[0] == 0
     train_until(files, 4, "--out", "ours", *given)
     assert not (files / "ours" / "model.safetensors").exists()
-    assert train(files, "--out", "ours", *given).returncode == 0
+    assert train_here(files, "--out", "ours", *given)[0] == 0
     assert weights(files / "ours") == weights(files / "whole")
 
 

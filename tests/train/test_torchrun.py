@@ -50,6 +50,10 @@ def data(tmp_path_factory):
 
 def train(folder, out, *arguments, launcher=()):
     """The model's folder, and what was said."""
+    if not launcher:
+        code, said = training.train_here(folder, "--out", out, *arguments)
+        assert code == 0, said
+        return folder / out, said
     done = training.train(folder, "--out", out, *arguments, launcher=launcher)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / out, done.stderr
@@ -77,30 +81,34 @@ def assert_same(one, other):
         torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.fixture(scope="module")
+def ddp(data):
+    return train(data, "ddp", "--keep-checkpoints", launcher=TORCHRUN)
+
+
 @pytest.mark.slow
-def test_ddp_on_two_processes_is_one_process(data, alone):
-    two, said = train(data, "ddp", launcher=TORCHRUN)
+def test_ddp_on_two_processes_is_one_process(ddp, alone):
+    two, said = ddp
     assert "2 × cpu" in said
     assert said.count("holds the model") == 1  # one of them speaks, and writes
     assert_same(two, alone)
 
 
 @pytest.mark.slow
-def test_fsdp_goes_on_where_ddp_was_and_is_one_process(data, alone):
+def test_fsdp_goes_on_where_ddp_was_and_is_one_process(data, ddp, alone):
     """Checkpoints are of the whole model: they may be resumed on another number of processes, in another way."""
-    two, _ = train(data, "fsdp", "--keep-checkpoints", launcher=TORCHRUN)
+    two, _ = ddp
     (two / "model.safetensors").unlink()
     (two / "checkpoints" / "state-00000012.safetensors").unlink()
-    _, said = train(data, "fsdp", "--set", "training.parallel=fsdp", launcher=TORCHRUN)
+    _, said = train(data, "ddp", "--set", "training.parallel=fsdp", launcher=TORCHRUN)
     assert "resuming from update 8" in said
     assert_same(two, alone)
 
 
 @pytest.mark.slow
-def test_guided_alignment_on_two_processes_is_one_process(data):
-    one, _ = train(data, "guided", "--set", "training.guided=0.3")
-    for parallel in ("ddp", "fsdp"):
-        options = ("--set", "training.guided=0.3", "--set", f"training.parallel={parallel}")
-        two, said = train(data, f"guided-{parallel}", *options, launcher=TORCHRUN)
-        assert said.count("word links guide head 0") == 1
-        assert_same(two, one)
+def test_guided_alignment_by_fsdp_on_two_processes_is_one_process(data):
+    options = ("--set", "training.guided=0.3")
+    one, _ = train(data, "guided", *options)
+    two, said = train(data, "guided-fsdp", *options, "--set", "training.parallel=fsdp", launcher=TORCHRUN)
+    assert said.count("word links guide head 0") == 1
+    assert_same(two, one)

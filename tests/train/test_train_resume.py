@@ -30,9 +30,7 @@ def test_killed_twice_and_started_again_gives_the_same_weights(data):
 @pytest.mark.slow
 def test_interrupted_it_stops_where_it_is(data):
     """Ctrl-C between two validations: the updates since the last one are kept, and the end is the same."""
-    long = [
-        f"--set=training.{key}={value}" for key, value in (("updates", 300), ("valid_every", 150), ("log_every", 5))
-    ]
+    long = [f"--set=training.{key}={value}" for key, value in (("updates", 160), ("valid_every", 80), ("log_every", 5))]
     assert train(data, "--out", "whole", *long)[0] == 0
     process = subprocess.Popen(command("--out", "m", *long), cwd=data, env=environment(), stderr=subprocess.PIPE)
     logged = data / "m" / "metrics.jsonl"
@@ -46,11 +44,11 @@ def test_interrupted_it_stops_where_it_is(data):
     assert "Ctrl-C again stops at once" in said
     [state] = (data / "m" / "checkpoints").glob("state-*")
     stopped = int(state.stem.removeprefix("state-"))
-    assert 10 <= stopped < 150
+    assert 10 <= stopped < 80
     code, said = train(data, "--out", "m", *long)
     assert code == 0 and f"resuming from update {stopped}" in said
     assert weights(data / "m") == weights(data / "whole")
-    assert updates(data / "m") == updates(data / "whole") == [150, 300]
+    assert updates(data / "m") == updates(data / "whole") == [80, 160]
 
 
 def test_an_interrupt_before_a_checkpoint_does_not_promise_one(data, monkeypatch, capsys):
@@ -76,7 +74,7 @@ def test_two_at_once_do_not_write_to_one_folder(data):
     first = subprocess.Popen(command(*long), cwd=data, env=environment(), stderr=subprocess.DEVNULL)
     try:
         for _ in range(6000):
-            if (data / "m" / "checkpoints").exists() or first.poll() is not None:
+            if any((data / "m").glob("checkpoints/state-*")) or first.poll() is not None:
                 break
             time.sleep(0.01)
         for more in (long, ("--out", "m")):
