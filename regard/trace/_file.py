@@ -15,7 +15,7 @@ from regard.files.tensors import read_tensors, write_tensors
 from regard.files.whole import Damaged
 from regard.mask import Mask
 from regard.mask.base import KINDS, build
-from regard.mask.own import unknown
+from regard.mask.own import custom_part
 from regard.score.terms import BiasTerm, DotTerm, FormulaTerm, KeyTerm, OffsetTerm, Problem, TanhTerm, Terms
 from regard.trace._call import Call
 from regard.trace._trace import Trace
@@ -98,7 +98,7 @@ def _pack(x: object, at: str, tensors: dict[str, Tensor], shared: dict[Hashable,
             tensors[at] = x
         return {"tensor": shared[key]}
     if isinstance(x, Mask):
-        kind = unknown(x) or type(x).__name__
+        kind = custom_part(x) or type(x).__name__
         if kind not in KINDS:
             raise ValueError(f"a mask of your own ({kind}) cannot be saved; combine those of regard.mask")
         return {
