@@ -1,4 +1,5 @@
 import { describe, expect, it, vi } from "vitest";
+import { Recent } from "../src/lib/recent";
 import { SourceError } from "../src/lib/source";
 import { sequential } from "../src/lib/colour";
 import { legend, mapping, ramp, share, stepOf, STEPS } from "../src/lib/long/colour";
@@ -8,7 +9,7 @@ import { FLIGHTS, Loader } from "../src/lib/long/loader";
 import { opened, tileCode } from "../src/lib/long/python";
 import { candidates, readRow, WIDTH } from "../src/lib/long/row";
 import { cellAt, scene, summary } from "../src/lib/long/scene";
-import { merged, parts, plan, SAMPLES, standIn, TileCache, type Asked, type Block, type Tile } from "../src/lib/long/tiles";
+import { merged, parts, plan, SAMPLES, standIn, type Asked, type Block, type Tile } from "../src/lib/long/tiles";
 import { fromPlace, inside, least, levelOf, MOST, pan, snapped, span, tickStep, toPlace, visible, whole, zoom } from "../src/lib/long/viewport";
 
 const BOOK: Size = { rows: 100_000, columns: 100_000 };
@@ -32,6 +33,7 @@ function served({ rows, columns, height, width, samples }: Asked): Block {
   return { values, height: h, width: w, exact: samples === null || samples >= tall };
 }
 
+const keep = (loader: Loader, tile: Tile) => loader.cache.put(tile.name, tile);
 const tileOf = (z: number, row: number, column: number, size: Size, exact = 1): Tile => {
   const { height, width } = cells({ z, row, column }, size);
   const made = { z, row, column, name: nameOf({ z, row, column }), height, width, version: 1 };
@@ -204,14 +206,26 @@ describe("what is asked for", () => {
 
   it("forgets the tiles that were used least recently", () => {
     const gone: string[] = [];
-    const cache = new TileCache(3 * 256 * 256 * 4, (tile) => gone.push(tile.name));
-    for (const column of [0, 1, 2]) cache.put(tileOf(0, 0, column, BOOK));
+    const cache = new Recent<Tile>(3 * 256 * 256 * 4, ({ values }) => values.byteLength, (tile) => gone.push(tile.name));
+    const put = (tile: Tile) => cache.put(tile.name, tile);
+    for (const column of [0, 1, 2]) put(tileOf(0, 0, column, BOOK));
     cache.use("0/0/0");
-    cache.put(tileOf(0, 0, 3, BOOK));
+    put(tileOf(0, 0, 3, BOOK));
     expect(gone).toEqual(["0/0/1"]);
-    cache.put(tileOf(0, 0, 3, BOOK)); // again: no more bytes
+    put(tileOf(0, 0, 3, BOOK)); // again: no more bytes
     expect(gone).toEqual(["0/0/1"]);
-    expect(cache.bytes).toBe(3 * 256 * 256 * 4);
+    expect(cache.size).toBe(3 * 256 * 256 * 4);
+  });
+});
+
+describe("the cache", () => {
+  it("makes an answer once, and keeps what was asked for last", async () => {
+    const cache = new Recent<{ name: string }>(2);
+    const make = vi.fn((name: string) => Promise.resolve({ name }));
+    for (const name of ["a", "b", "a", "c", "a"]) expect((await cache.ask(name, () => make(name))).name).toBe(name);
+    expect(make.mock.calls.flat()).toEqual(["a", "b", "c"]);
+    await cache.ask("b", () => make("b")); // the one that had gone
+    expect(make).toHaveBeenCalledTimes(4);
   });
 });
 
@@ -233,10 +247,27 @@ describe("the loader", () => {
     loader.stop();
   });
 
+  it("asks no more for tiles that are there: away and back, and in and out", async () => {
+    const fetch = vi.fn((asked: Asked) => Promise.resolve(served(asked)));
+    const loader = new Loader(size, fetch, () => {});
+    const [near, far] = [fromPlace({ x: 300, y: 300, z: 0 }, 300, 300, size), fromPlace({ x: 1700, y: 1700, z: 0 }, 300, 300, size)];
+    const places = [near, far, whole(size, 700, 700)];
+    const show = async (view: typeof near) => {
+      loader.show(visible(view, size, levelOf(view, size)));
+      for (let turn = 0; turn < 200 && loader.asked; turn += 1) await settle();
+    };
+    for (const view of places) await show(view);
+    const asked = fetch.mock.calls.length;
+    expect(asked).toBeGreaterThan(places.length);
+    for (const view of [...places, ...places.reverse()]) await show(view);
+    expect(fetch).toHaveBeenCalledTimes(asked);
+    loader.stop();
+  });
+
   it("has few requests under way and takes back those that left the screen", async () => {
     const signals: AbortSignal[] = [];
     const loader = new Loader(BOOK, (_, signal) => (signals.push(signal), new Promise(() => {})), () => {});
-    loader.cache.put(tileOf(9, 0, 0, BOOK));
+    keep(loader, tileOf(9, 0, 0, BOOK));
     loader.show(visible(whole(BOOK, 1800, 1800), BOOK, 6));
     await settle();
     expect(signals.length).toBe(FLIGHTS);
@@ -250,8 +281,8 @@ describe("the loader", () => {
   it("refines one strip at a time", async () => {
     const asked: Asked[] = [];
     const loader = new Loader(BOOK, (one) => (asked.push(one), new Promise(() => {})), () => {});
-    for (const column of [0, 1]) loader.cache.put(tileOf(6, 1, column, BOOK, 0));
-    loader.cache.put(tileOf(9, 0, 0, BOOK));
+    for (const column of [0, 1]) keep(loader, tileOf(6, 1, column, BOOK, 0));
+    keep(loader, tileOf(9, 0, 0, BOOK));
     loader.show([0, 1].map((column) => ({ z: 6, row: 1, column })));
     await settle();
     expect(asked.map((one) => [one.samples, one.height])).toEqual([[null, stripHeight(6, 100_000)]]);

@@ -1,8 +1,9 @@
 // The service as a source, over HTTP.
 
 import { real } from "./numbers";
+import { Recent } from "./recent";
 import { VIEWS } from "./selection";
-import { alignParameters, areaParameters, isSmall, Kept, type Source, SourceError } from "./source";
+import { alignParameters, areaParameters, isSmall, type Source, SourceError } from "./source";
 import type { Named, Row, Tile } from "./types";
 
 type Parameters = Record<string, string | number | boolean | null | undefined>;
@@ -59,8 +60,8 @@ async function getTile(path: string, signal: AbortSignal): Promise<Tile> {
 }
 
 export function httpSource(): Source {
-  const rows = new Kept<Row>(512);
-  const tiles = new Kept<Tile>(512);
+  const rows = new Recent<Row>(512);
+  const tiles = new Recent<Tile>(512);
   return {
     can: { translate: true, knockout: true, effects: true, rollout: true, views: VIEWS, steps: null },
     opened: null,
@@ -74,11 +75,11 @@ export function httpSource(): Source {
     described: (id, signal) => get(`api/trace/${encodeURIComponent(id)}`, signal),
     row: (id, place, measure, signal) => {
       const path = at(id, "row", { ...place, measure });
-      return rows.get(path, () => numbers(path, signal));
+      return rows.ask(path, () => numbers(path, signal));
     },
     tile: (id, matrix, area, signal) => {
       const path = at(id, "tile", { ...matrix, ...areaParameters(area) });
-      return isSmall(area) ? tiles.get(path, () => getTile(path, signal)) : getTile(path, signal);
+      return isSmall(area) ? tiles.ask(path, () => getTile(path, signal)) : getTile(path, signal);
     },
     steps: (id, place, key, score, signal) => numbers(at(id, "steps", { ...place, key, score }), signal),
     align: (id, choice, signal) => numbers(at(id, "align", alignParameters(choice)), signal),

@@ -113,21 +113,6 @@ export interface Source {
   answer?(question: Question, signal: AbortSignal): Promise<Answer>;
 }
 
-/** Answers that were asked for lately. */
-export class Kept<T> {
-  #kept = new Map<string, T>();
-  constructor(readonly most: number) {}
-
-  async get(key: string, make: () => Promise<T>): Promise<T> {
-    const known = this.#kept.get(key);
-    if (known !== undefined) return known;
-    const made = await make();
-    this.#kept.set(key, made);
-    if (this.#kept.size > this.most) this.#kept.delete(this.#kept.keys().next().value!);
-    return made;
-  }
-}
-
 /** An alignment's choice as parameters; no head is the model's own, which need not be the mean. */
 export const alignParameters = ({ layer, head, shift, gold }: AlignChoice) => ({
   layer,
@@ -143,5 +128,5 @@ export const areaParameters = ({ rows, cols, ...others }: Area) => ({
   ...others,
 });
 
-/** Worth keeping: the Long view has large tiles, and keeps them itself. */
+/** Worth keeping by the source: the Long view has large tiles, and keeps them itself, merged. */
 export const isSmall = ({ height = Infinity, width = Infinity }: Area) => height * width <= 64 * 64;

@@ -1,8 +1,9 @@
 // A notebook's kernel as a source: {id, method, params} goes out, {id, ok} or {id, error, status} comes back.
 
 import { real } from "./numbers";
+import { Recent } from "./recent";
 import { VIEWS } from "./selection";
-import { type Abilities, alignParameters, areaParameters, isSmall, Kept, type Source, SourceError } from "./source";
+import { type Abilities, alignParameters, areaParameters, isSmall, type Source, SourceError } from "./source";
 import type { Named, Row, Tile } from "./types";
 
 /** What anywidget gives: the part of its model that is used here. */
@@ -81,8 +82,8 @@ function floats(view: DataView): Float32Array {
 const NOTHING: Abilities = { translate: false, knockout: false, effects: false, rollout: false, views: VIEWS, steps: null };
 
 export function widgetSource(model: WidgetModel, messages = new Messages(model)): Source {
-  const rows = new Kept<Row>(512);
-  const tiles = new Kept<Tile>(512);
+  const rows = new Recent<Row>(512);
+  const tiles = new Recent<Tile>(512);
   const ask = async <T>(method: string, params: object, signal: AbortSignal) => (await messages.ask(method, params, signal)).ok as T;
   const numbers = async <T>(method: string, params: object, signal: AbortSignal): Promise<T> => real(await ask<T>(method, params, signal));
   const tile = async (params: object, signal: AbortSignal): Promise<Tile> => {
@@ -101,11 +102,11 @@ export function widgetSource(model: WidgetModel, messages = new Messages(model))
     described: (trace, signal) => ask("described", { trace }, signal),
     row: (trace, place, measure, signal) => {
       const params = { trace, ...place, measure };
-      return rows.get(JSON.stringify(params), () => numbers("row", params, signal));
+      return rows.ask(JSON.stringify(params), () => numbers("row", params, signal));
     },
     tile: (trace, matrix, area, signal) => {
       const params = { trace, ...matrix, ...areaParameters(area) };
-      return isSmall(area) ? tiles.get(JSON.stringify(params), () => tile(params, signal)) : tile(params, signal);
+      return isSmall(area) ? tiles.ask(JSON.stringify(params), () => tile(params, signal)) : tile(params, signal);
     },
     steps: (trace, place, key, score, signal) => numbers("steps", { trace, ...place, key, score }, signal),
     align: (trace, choice, signal) => numbers("align", { trace, ...alignParameters(choice) }, signal),

@@ -1,8 +1,9 @@
 // Asks for tiles: few at a time, those in view only, exact ones while nothing else is wanted.
 
+import { Recent } from "../recent";
 import { SourceError } from "../source";
 import { nameOf, type Address, type Size } from "./grid";
-import { jobName, merged, parts, plan, TileCache, type Asked, type Block, type Job, type Part, type Tile } from "./tiles";
+import { jobName, merged, parts, plan, type Asked, type Block, type Job, type Part, type Tile } from "./tiles";
 
 export const FLIGHTS = 4;
 const BYTES = 48 * 2 ** 20;
@@ -22,7 +23,7 @@ interface Flight {
 
 /** The tiles of one matrix. `changed` is called when there is more to draw, `dropped` when a tile has been forgotten. */
 export class Loader {
-  readonly cache: TileCache;
+  readonly cache: Recent<Tile>;
   trouble: Trouble | null = null;
   #shown: Address[] = [];
   #flights = new Map<string, Flight>();
@@ -35,7 +36,7 @@ export class Loader {
     readonly changed: () => void,
     dropped: (tile: Tile) => void = () => {},
   ) {
-    this.cache = new TileCache(BYTES, dropped);
+    this.cache = new Recent(BYTES, ({ values }) => values.byteLength, dropped);
   }
 
   get = (name: string): Tile | undefined => this.cache.get(name);
@@ -90,7 +91,8 @@ export class Loader {
       const answers: { part: Part; block: Block }[] = [];
       for (const part of parts(job, this.size)) answers.push({ part, block: await this.fetch(part, control.signal) });
       if (control.signal.aborted) return;
-      this.cache.put(merged(job, this.size, answers, this.get(nameOf(job.address))));
+      const name = nameOf(job.address);
+      this.cache.put(name, merged(job, this.size, answers, this.get(name)));
     } catch (error) {
       if (control.signal.aborted) return;
       this.#failed(error);

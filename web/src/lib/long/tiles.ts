@@ -1,4 +1,4 @@
-// Tiles: what is known of each, kept within a bound, asked for in a sensible order.
+// Tiles: what is known of each, and what to ask for, in a sensible order.
 
 import { cells, nameOf, parent, refinable, segments, stripHeight, TILE, topLevel, type Address, type Size } from "./grid";
 
@@ -12,53 +12,6 @@ export interface Tile extends Address {
   exact: Uint8Array;
   /** Counts changes. */
   version: number;
-}
-
-/** The least recently used go first once the bytes are too many. */
-export class TileCache {
-  #tiles = new Map<string, Tile>();
-  #bytes = 0;
-
-  constructor(
-    readonly limit: number,
-    readonly dropped: (tile: Tile) => void = () => {},
-  ) {}
-
-  get bytes(): number {
-    return this.#bytes;
-  }
-
-  /** A look does not count as a use: `use` does. */
-  get(name: string): Tile | undefined {
-    return this.#tiles.get(name);
-  }
-
-  use(name: string): Tile | undefined {
-    const tile = this.#tiles.get(name);
-    if (tile) {
-      this.#tiles.delete(name);
-      this.#tiles.set(name, tile);
-    }
-    return tile;
-  }
-
-  put(tile: Tile): void {
-    this.#drop(tile.name, false);
-    this.#tiles.set(tile.name, tile);
-    this.#bytes += tile.values.byteLength;
-    for (const [name, old] of this.#tiles) {
-      if (this.#bytes <= this.limit || old === tile) break;
-      this.#drop(name, true);
-    }
-  }
-
-  #drop(name: string, tell: boolean): void {
-    const tile = this.#tiles.get(name);
-    if (!tile) return;
-    this.#tiles.delete(name);
-    this.#bytes -= tile.values.byteLength;
-    if (tell) this.dropped(tile);
-  }
 }
 
 /** Rows of cells of a tile to be asked for: all from a few rows each, or some exactly. */
