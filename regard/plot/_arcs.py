@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
-    from regard.plot._canvas import Part
+    from regard.plot._canvas import TracePart
     from regard.trace import Trace
 
 FULL = 14.0  # points: the width of an arc of weight 1
@@ -76,7 +76,7 @@ def arcs(
     measure: str | None = None,
     heading: str | None = None,
     ax: Axes | None = None,
-    **where: Unpack[Part],
+    **where: Unpack[TracePart],
 ) -> Figure:
     """What a word attends to: arcs to the ``top`` words with the largest weights, as wide as the weights.
 

@@ -46,7 +46,7 @@ SHADES = ("#ffffff", "#e3f0ee", "#b9ddd9", "#7fc3c8", "#45a0bd", "#2a78ab", "#23
 # --- the numbers ---
 
 
-class Part(TypedDict, total=False):
+class TracePart(TypedDict, total=False):
     """The part of a trace to draw."""
 
     layer: int | None

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from regard.align.link import Link
-    from regard.plot._canvas import Part
+    from regard.plot._canvas import TracePart
 
 CELL = 21.0  # points, if there is room
 SHOWN = 1024  # the most numbers along a side; larger matrices are max-pooled
@@ -63,7 +63,7 @@ def heatmap(
     names: tuple[str, str] = ("query", "key"),
     cmap: str | Colormap | None = None,
     ax: Axes | None = None,
-    **where: Unpack[Part],
+    **where: Unpack[TracePart],
 ) -> Figure:
     """A heat map of a matrix [L, S]: a row per query, a column per key.
 
@@ -109,7 +109,7 @@ def alignment(
     heading: str | None = None,
     cmap: str | Colormap | None = None,
     ax: Axes | None = None,
-    **where: Unpack[Part],
+    **where: Unpack[TracePart],
 ) -> Figure:
     """Word weights [J, I] with the links found in them, and the gold links if known.
 

@@ -33,7 +33,7 @@ ROW = 17.0  # points
 STEPS = (("similarity", "1  similarity"), ("scaled", "2  scaled"), ("masked", "3  masked"), ("weights", "4  softmax"))
 
 
-class QuerySteps(Protocol):
+class DrawnSteps(Protocol):
     """The steps of one query and head: [S] each, and the context [D]."""
 
     @property
@@ -49,7 +49,7 @@ class QuerySteps(Protocol):
 
 
 def steps(
-    query_steps: QuerySteps,
+    query_steps: DrawnSteps,
     keys: Sequence[str] | None = None,
     *,
     query: str | None = None,

@@ -43,7 +43,7 @@ LAYOUT = [
     ["__main__"],
 ]
 ROW = {room: number for number, row in enumerate(LAYOUT) for room in row}
-KERNELS = {"reference", "blockwise", "sdpa", "flex", "cpu_additive", "additive", "offset"}
+KERNELS = {"reference", "blockwise", "sdpa", "cpu_dot", "flex", "cpu_additive", "additive", "offset"}
 OPTIONAL = ["numba", "triton", "matplotlib", "starlette", "transformers", "ctranslate2", "uvicorn", "onnx", "keras"]
 OPTIONAL += ["tokenizers", "anywidget", "traitlets"]
 LATE = {*OPTIONAL[:7], "anywidget", "traitlets"}

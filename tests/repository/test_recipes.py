@@ -371,7 +371,7 @@ def stage(name, code, done=lambda: False):
 
 
 def test_stages_follow_each_other_within_the_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "GRACE", 5.0)
+    monkeypatch.setattr(run, "GRACE", 2.5)
     said, first, second = [], tmp_path / "first", tmp_path / "second"
     write = stage("first", f"open({str(first)!r}, 'w')", first.exists)
     late = f"""
@@ -381,7 +381,7 @@ except KeyboardInterrupt: open({str(second)!r}, 'w')
 """
     todo = [write, stage("second", late), stage("third", "raise SystemExit(0)")]
     start = time.monotonic()
-    assert run.run(todo, start + 8.0, said.append) == "second"
+    assert run.run(todo, start + 5.0, said.append) == "second"
     assert first.exists() and second.exists(), "it was not stopped in good order"
     assert time.monotonic() - start < 30 and "goes on" in said[-1]
     assert run.run([write], time.monotonic() - 1, said.append) is None, "what is done needs no time"

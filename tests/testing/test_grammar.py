@@ -184,7 +184,7 @@ def test_adjectives_change_places():
 
 SMALL = """
 --encoder-layers 2 --decoder-layers 2 --dim 128 --ffn-dim 256 --dropout 0.1 --rdrop 0 --set subwords.dropout=0
---tokens 2000 --lr 3e-3 --updates 400 --set training.valid_every=100 --device cpu
+--tokens 2000 --lr 3e-3 --updates 300 --set training.valid_every=100 --device cpu
 """
 
 
