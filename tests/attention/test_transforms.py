@@ -85,7 +85,7 @@ def table():
     if os.environ.get("REGARD_WHOLE_TABLE"):
         rest = product(MASKS, ["auto", "blockwise", "reference"], ["static", "dynamic"])
         return [(name, *more) for name, more in product(SCORES, rest)]
-    masks, modes = list(MASKS), ["static", "dynamic", "dynamic"]
+    masks, modes = list(MASKS), ["dynamic", "static"]
     backends = ["auto", "blockwise", "auto", "blockwise", "reference"]  # the last takes long to trace
     return [
         (name, masks[7 * i % len(masks)], backends[i % len(backends)], modes[i % len(modes)])
