@@ -121,7 +121,8 @@ def attend(
         sink: logit of an extra key of value zero, a number or one per head, [heads].
         return_logsumexp: also return log Σ exp of each row's scores, [..., heads, L], not differentiable.
         backend: "auto" lets the planner choose. A kernel's name forces that kernel, or raises an error that says why it
-            cannot run: "reference", "blockwise", "sdpa", "cpu_additive", "triton_additive", "triton_offset", "flex".
+            cannot run: "reference", "blockwise", "sdpa", "cpu_dot", "cpu_additive", "triton_additive", "triton_offset",
+            "flex".
 
     A row with no visible key gives 0, zero gradients and logsumexp −inf. NaN or Inf at a masked position reaches
     neither output nor gradients; a row that may see one is NaN.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.kernels import _autocast, blockwise, cpu_additive, flex, reference, sdpa
+from regard.kernels import _autocast, blockwise, cpu_additive, cpu_dot, flex, reference, sdpa
 from regard.kernels.gpu import additive as triton_additive
 from regard.kernels.gpu import offset as triton_offset
 from regard.mask import Dense, Mask
@@ -51,6 +51,7 @@ class Kernel(Protocol):
 KERNELS: dict[str, Kernel] = {
     "triton_offset": triton_offset,
     "sdpa": sdpa,
+    "cpu_dot": cpu_dot,
     "triton_additive": triton_additive,
     "cpu_additive": cpu_additive,
     "flex": flex,
@@ -60,9 +61,12 @@ KERNELS: dict[str, Kernel] = {
 BACKENDS = ("auto", *KERNELS)
 EXPONENTIAL = ("cpu_additive", "triton_additive")  # kernels that read a cache's e^{2b} directly
 FORMULAS = ("flex", "blockwise", "reference")  # kernels that call a score's dense formula
-VISIBLE = ("sdpa", *FORMULAS)  # kernels that call `visible` of a custom mask
+VISIBLE = ("sdpa", "cpu_dot", *FORMULAS)  # kernels that call `visible` of a custom mask
 TRACED = ("sdpa", "reference")  # plain PyTorch, which torch.jit.trace records for any length
 GPU_ONLY = ("triton_offset", "triton_additive", "flex")  # on a CPU they only run if forced, in an interpreter
+
+
+HIDDEN = 2**17  # pairs of a head up to which computing hidden ones costs less than leaving them out
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def choose(problem: Problem, backend: str = "auto") -> Choice:
     for name in KERNELS:
         if name in GPU_ONLY and problem.device.type == "cpu":
             continue
-        why = _refuses(name, problem)
+        why = _refuses(name, problem) or _slower(name, problem)
         if why is None:
             return Choice(problem, name, refusals, folded)
         refusals[name] = why
@@ -112,6 +116,13 @@ def _refuses(name: str, problem: Problem) -> str | None:
     if name not in VISIBLE and (mask := custom_part(problem.mask)) is not None:
         return f"the mask {mask} only has `visible`"
     return KERNELS[name].refuses(problem)
+
+
+def _slower(name: str, p: Problem) -> str | None:
+    """Why a later kernel is better, although this one could run too."""
+    if name != "sdpa" or p.device.type != "cpu" or p.mask is None or p.queries * p.keys <= HIDDEN or sdpa.is_causal(p):
+        return None
+    return None if _refuses("cpu_dot", p) else "on a CPU it computes every pair, hidden ones too"
 
 
 def _forward_mode() -> bool:

@@ -80,6 +80,17 @@ def has_no_zero(x: Tensor) -> bool:
         return False
 
 
+def restore_nan(out: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Restore NaN in rows whose scores are all NaN: on a CPU PyTorch's kernel silently returns 0 for them."""
+    if out.device.type != "cpu" or has_no_zero(out[..., 0]):
+        return out
+    bad_rows, bad_keys = not_finite(q), not_finite(k).any(-1, keepdim=True)
+    if bad_keys.shape[1] != bad_rows.shape[1]:
+        bad_keys = bad_keys.repeat_interleave(bad_rows.shape[1] // bad_keys.shape[1], 1)
+    lost = (out == 0).all(-1) & (bad_rows | bad_keys)
+    return out.masked_fill(lost[..., None], float("nan"))
+
+
 def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 

@@ -67,10 +67,10 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     p = problem
     (dot,) = p.terms.dots
     assert dot.k is not None and not isinstance(dot.scale, Tensor)
-    causal = _is_causal(p)
+    causal = is_causal(p)
     seen = None if p.mask is None or causal else dense.visible(p)
     q, k, v = _equal_dims(dot.q, dot.k, p.v)
-    # Flags come from branches, here and in _is_causal: a comparison of symbolic sizes would be a SymBool.
+    # Flags come from branches, here and in is_causal: a comparison of symbolic sizes would be a SymBool.
     grouped = {"enable_gqa": True} if p.heads != p.kv_heads else {}
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=_mask(p, seen), is_causal=causal, scale=dot.scale, **grouped
@@ -79,25 +79,14 @@ def run(problem: Problem) -> tuple[Tensor, None]:
     if out.shape[-1] != p.v.shape[-1]:
         out = out[..., : p.v.shape[-1]]
     if p.mask is None:
-        out = _restore_nan(out, dot.q, dot.k)
+        out = guard.restore_nan(out, dot.q, dot.k)
     return _poison(out, p, seen, causal), None
 
 
 def dot(q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool = False) -> Tensor:
     """Plain dot-product attention of [B, H, L, D] tensors: ``run`` without anything to prepare."""
     out = operator.refuse_double_backward(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
-    return out if causal else _restore_nan(out, q, k)
-
-
-def _restore_nan(out: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Restore NaN in rows whose scores are all NaN: on a CPU PyTorch's kernel silently returns 0 for them."""
-    if out.device.type != "cpu" or guard.has_no_zero(out[..., 0]):
-        return out
-    bad_rows, bad_keys = guard.not_finite(q), guard.not_finite(k).any(-1, keepdim=True)
-    if bad_keys.shape[1] != bad_rows.shape[1]:
-        bad_keys = bad_keys.repeat_interleave(bad_rows.shape[1] // bad_keys.shape[1], 1)
-    lost = (out == 0).all(-1) & (bad_rows | bad_keys)
-    return out.masked_fill(lost[..., None], float("nan"))
+    return out if causal else guard.restore_nan(out, q, k)
 
 
 def _extras(p: Problem) -> bool:
@@ -110,7 +99,7 @@ def _extra_tensors(p: Problem) -> list[Tensor | None]:
     return offsets + [t.bias for t in p.terms.biases] + [t.c for t in p.terms.keys]
 
 
-def _is_causal(p: Problem) -> bool:
+def is_causal(p: Problem) -> bool:
     """Does the mask equal ``is_causal``: query i sees keys 0…i?"""
     if type(p.mask) is not Causal or not p.mask.static or p.rows is not None or _extras(p):
         return False
@@ -166,7 +155,7 @@ def spoil_causal(out: Tensor, bad_keys: Tensor, bad_rows: Tensor) -> Tensor:
 
 def _dense_bytes(p: Problem) -> tuple[int, int]:
     """Bytes of the dense mask and of the dense bias that would be built."""
-    if _is_causal(p):
+    if is_causal(p):
         return 0, 0
     sizes = {"B": p.batch, "H": p.heads, "L": p.queries, "S": p.keys}
     dims = set() if p.mask is None else _varies(p.mask, p)

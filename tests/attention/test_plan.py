@@ -179,7 +179,7 @@ def test_memory_of_blockwise_grows_linearly():
 
 
 def test_memory_of_sdpa_counts_its_dense_mask():
-    with_mask, without = (long(4096, mask=mask).memory_bytes for mask in (Window(8, 8), None))
+    with_mask, without = (long(4096, mask=mask, backend="sdpa").memory_bytes for mask in (Window(8, 8), None))
     assert with_mask - without == 4096 * 4096
 
 

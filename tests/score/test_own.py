@@ -122,10 +122,11 @@ def test_a_small_one_is_asked_once_and_then_every_kernel_knows_it(mask, score):
 def test_the_plan_says_what_a_custom_mask_costs():
     q = k = v = torch.randn(1, 2, 20000, 4)
     plan = regard.plan(q, k, v, mask=Causal() & Stride(3))
-    assert plan.kernel == "blockwise" and plan.memory_bytes < 2**26
+    assert plan.kernel == "cpu_dot" and plan.memory_bytes < 2**26
+    assert regard.plan(q, k, v, score=Softcap(Dot(), 2.0), mask=Causal() & Stride(3)).kernel == "blockwise"
     assert "only has `visible`, which is called for each tile" in str(plan)
     small = regard.plan(q[..., :9, :], k, v, mask=Stride(3))
-    assert small.kernel == "sdpa" and "called once: 176 KiB of booleans" in str(small)
+    assert small.kernel == "cpu_dot" and "called once: 176 KiB of booleans" in str(small)
 
 
 def test_a_subclass_of_a_mask_inherits_no_verdicts():
