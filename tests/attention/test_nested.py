@@ -85,6 +85,7 @@ def test_a_layer_takes_them_for_itself_and_for_another(made):
     assert (out + x).shape == x.shape
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_they_compile_whole():
     torch.compiler.reset()

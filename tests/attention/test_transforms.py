@@ -93,6 +93,7 @@ def table():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mask", "backend", "mode"), [pytest.param(*case, id="-".join(case)) for case in table()]
 )
@@ -118,6 +119,7 @@ def test_every_score_compiles_with_every_mask_and_backend(name, mask, backend, m
             same(one, two)
 
 
+@pytest.mark.slow
 def test_a_layer_prefills_in_chunks_by_one_program():
     """Chunks of several lengths at growing offsets; the static program of one length comes first, as by default."""
     torch.compiler.reset()
@@ -146,6 +148,7 @@ def test_compiles_with_dropout_and_sink():
     compiles("additive", "aot_eager", dropout=0.3, seed=5, sink=0.5)
 
 
+@pytest.mark.slow
 def test_compiled_code_serves_other_lengths_and_offsets():
     """Decoding: one graph for growing keys."""
     torch.compiler.reset()

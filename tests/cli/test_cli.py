@@ -24,6 +24,7 @@ def damaged(model, path, name, change):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
@@ -59,6 +60,7 @@ def ended(model, number=None):
     return running.returncode
 
 
+@pytest.mark.slow
 def test_exit_codes_are_those_of_the_docs(run, model, tmp_path, monkeypatch):
     import torch
 

@@ -32,6 +32,7 @@ def test_mutual_links_are_fewer_and_surer(run, model, files):
     assert sum(map(len, found("--threshold", "0.01")[0])) > sum(map(len, each[0]))
 
 
+@pytest.mark.slow
 def test_both_directions_are_better_than_one(run, model, reverse, files):
     def rate(*more):
         done = run("align", "-m", model, files / "test.en", files / "test.fr", "--gold", files / "test.gold", *more)

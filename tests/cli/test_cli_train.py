@@ -73,6 +73,7 @@ def test_one_file_given_twice_is_told(run, corpus, files):
     assert done.err.count("warning") == 1  # the validation files are two
 
 
+@pytest.mark.slow
 def test_training_needs_nothing_optional(corpus, files):
     """A GPU machine may have neither the command line's packages nor sacrebleu."""
     without = ["rich", "sacrebleu", "numba", "regex", "wcwidth"]

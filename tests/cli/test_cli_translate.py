@@ -239,6 +239,7 @@ def test_an_unwritable_output_is_told_before_the_work(run, files, out):
     assert done.code == 2 and str(files) in done.err and "no model" not in done.err
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_with_the_file(run, model):
     done = run("translate", "-m", model, "--output", "/dev/full", SOURCES[0])
     assert done.code == 2 and done.err.strip().endswith("/dev/full: could not be written: No space left on device")
@@ -256,6 +257,7 @@ def test_a_device_can_be_written_to(run, model):
 # --- pipes and terminals ---
 
 
+@pytest.mark.slow
 def test_nobody_reads_on(model):
     """`regard … | head -1` ends quietly."""
     command = f"{sys.executable} -m regard translate -m {model} --window 1 | head -1"
@@ -275,6 +277,7 @@ def test_a_closed_stream_is_told_in_a_line(model, closed, told):
     assert (done.returncode, done.stdout, len(lines)) == (2, b"", 1) and told in lines[0]
 
 
+@pytest.mark.slow
 def test_reports_stay_out_of_the_output_when_there_is_nowhere_to_report(model):
     command = f"{sys.executable} -m regard translate -m {model} 2>&-"
     environment, text = os.environ | {"PYTHONPATH": str(ROOT)}, SOURCES[0].encode() + b"\n\377\n"
@@ -298,6 +301,7 @@ def test_options_that_would_do_nothing_are_refused(run, model, files, options, t
     assert done.code == 2 and told in done.err and done.out == b""
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar_and_answers_at_once(model):
     """Through a pseudo-terminal: what is typed is answered before the input ends."""
     pty = pytest.importorskip("pty")
@@ -343,6 +347,7 @@ def _look(terminal, shown):
 # --- what starting costs ---
 
 
+@pytest.mark.slow
 def test_translating_imports_what_it_needs_alone(model):
     code = (
         "import sys; from regard.cli import main; main(sys.argv[1:]); "

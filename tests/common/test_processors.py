@@ -81,6 +81,7 @@ def test_threads_of_a_command_do_not_spin(monkeypatch: pytest.MonkeyPatch, own: 
     assert os.environ == (own or {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is libgomp that says so")
 def test_openmp_has_read_how_long_to_spin() -> None:
     """That is: the command says it before anything loads PyTorch."""
@@ -173,6 +174,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_the_child_of_a_fork_does_not_hang() -> None:
     """PyTorch's threads are not there any more; computing on one does not wait for them."""

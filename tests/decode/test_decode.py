@@ -215,6 +215,7 @@ def chi_square_bound(free: int) -> float:
     return free + 2 * math.sqrt(free * x) + 2 * x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.5}, {"temperature": 2.0, "top_k": 4}, {"top_p": 0.7}, {"top_k": 5, "top_p": 0.9}]
 )

@@ -603,6 +603,7 @@ def like(draw, schema, known):
     return {name: like(draw, s, known) for name, s in fields.items() if draw.random() < 0.95}
 
 
+@pytest.mark.slow
 def test_fuzz_from_the_description(client, traced):
     """Whatever is sent, the answer is one that the description tells of, and never a failure of the service."""
     draw = random.Random(0 if "CI" in os.environ else None)

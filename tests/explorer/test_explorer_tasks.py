@@ -231,6 +231,7 @@ def test_one_that_cannot_be_answered_spoils_no_other(folders):
     assert len(good_one["candidates"]) == 2 and "the context is empty" in str(bad)
 
 
+@pytest.mark.slow
 def test_fuzz_from_the_description(client):
     """Whatever is sent, the answer is one that the description tells of, and never a failure of the service."""
     draw = random.Random(0 if "CI" in os.environ else None)

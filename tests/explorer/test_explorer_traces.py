@@ -450,6 +450,7 @@ class Endless(Answers):
             time.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_what_nobody_waits_for_is_not_computed():
     endless = Endless()
     with serving(NONE, given={"x": endless}) as client:
@@ -470,6 +471,7 @@ def test_a_tile_has_a_time_limit():
         assert soon(lambda: client.get("/api/trace/x/row").status == 200)
 
 
+@pytest.mark.slow
 def test_the_line_for_tiles_is_bounded():
     endless = Endless()
     with serving(NONE, given={"x": endless}, views=1) as client, ThreadPoolExecutor(1) as pool:
@@ -501,6 +503,7 @@ def test_a_trace_stops_between_blocks():
 # --- the commands ---
 
 
+@pytest.mark.slow
 def test_files_without_a_model_on_the_command_line(files):
     process, client, _ = start("explore", "--no-browser", "--port", "0", "--trace", files[0], "--trace", files[0])
     with process:

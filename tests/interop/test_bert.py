@@ -98,6 +98,7 @@ def test_random_weights_give_the_same_states(changes):
         assert torch.equal(b, ours.encode(tokens, lengths=lengths).states)  # none are all 0
 
 
+@pytest.mark.slow
 def test_minilm_gives_the_same_states():
     folder = minilm()
     theirs = transformers.BertModel.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()

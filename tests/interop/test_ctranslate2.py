@@ -403,6 +403,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_the_child_of_a_fork_is_told_and_does_not_hang(model):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

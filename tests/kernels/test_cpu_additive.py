@@ -351,6 +351,7 @@ def test_first_call_says_what_it_does_and_others_find_it_on_disk(tmp_path: objec
     assert then.stdout.split() == ["1", "1"]  # of the first process, and of one that `warm_up` started
 
 
+@pytest.mark.slow
 def test_warm_up_compiles_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """In parallel processes if there are cores, otherwise in this one; a second call does nothing."""
     started: list[list[str]] = []

@@ -175,6 +175,7 @@ def test_the_picture_of_such_a_mask():
     assert seen == [[1, 1, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*jit.script.*:DeprecationWarning")
 def test_formulas_of_packs_compile_where_the_documents_are_known():
     torch.compiler.reset()

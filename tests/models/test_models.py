@@ -518,6 +518,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", LEARNERS.values(), ids=LEARNERS)
 def test_learns_to_turn_words_around(make) -> None:
     torch.manual_seed(0)

@@ -564,6 +564,7 @@ def test_a_failure_leaves_the_old_file_and_the_settings(tmp_path, monkeypatch):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_many_threads_make_the_same_files(tmp_path):
     before = dict(matplotlib.rcParams)
 
@@ -605,6 +606,7 @@ def test_a_users_style_does_not_spoil_a_figure(make, tmp_path):
     assert (tmp_path / "plain.svg").read_text() == (tmp_path / "styled.svg").read_text()
 
 
+@pytest.mark.slow
 def test_pyplot_is_not_loaded():
     code = "import sys, regard.plot as p; p.heatmap([[1.0]]); print('matplotlib.pyplot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

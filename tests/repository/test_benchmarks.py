@@ -73,6 +73,7 @@ def test_the_cpu_command_in_small(tmp_path):
         assert part in done.stdout
 
 
+@pytest.mark.slow
 def test_the_gpu_command_says_what_it_needs():
     done = run("gpu.py", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1 and "needs a CUDA GPU" in done.stderr and "make bench" in done.stderr

@@ -34,6 +34,7 @@ def numbers(line):
     return [float(x) for x in re.findall(r"-?\d+\.\d+", line)]
 
 
+@pytest.mark.slow
 def test_a_terminal_without_these_signs_gets_others(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, str(EXAMPLES / "one_score_by_hand.py")]
@@ -41,6 +42,7 @@ def test_a_terminal_without_these_signs_gets_others(tmp_path):
     assert done.returncode == 0 and b"steps(q, k, v).weights" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_four_steps(run):
     out = run("four_steps")
     assert "Embeddings x, shape [3, 512]" in out and "Queries Q = x W_Q, shape [3, 64]" in out
@@ -54,12 +56,14 @@ def test_four_steps(run):
     assert float(re.search(r"steps\.context − attend\| = (\S+)", out)[1]) < 1e-5
 
 
+@pytest.mark.slow
 def test_one_score_by_hand(run):
     out = run("one_score_by_hand")
     assert "0.2 · 0.3 = 0.06" in out and "0.1 · 0.4 = 0.04" in out
     assert out.count("= 0.10") == 3 and out.count("= 0.0707") == 3
 
 
+@pytest.mark.slow
 def test_weights_to_contexts(run):
     out = run("weights_to_contexts")
     for row in ("0.900  0.070  0.030", "0.025  0.950  0.025", "0.210  0.030  0.760"):
@@ -69,6 +73,7 @@ def test_weights_to_contexts(run):
     assert "the  " + "█" * 36 + "▒" * 3 + "░" in out
 
 
+@pytest.mark.slow
 def test_why_sqrt_d(run, tmp_path):
     out = run("why_sqrt_d", "--quick")
     rows = {int(line.split()[0]): numbers(line) for line in out.splitlines() if re.match(r" +\d+ +\d+\.", line)}
@@ -80,6 +85,7 @@ def test_why_sqrt_d(run, tmp_path):
     assert (tmp_path / "out" / "why-sqrt-d.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_why_sqrt_d_says_how_to_get_matplotlib(run, tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError")
     out = run("why_sqrt_d", "--quick", path=[tmp_path])
@@ -153,6 +159,7 @@ def test_demo(run, tmp_path):
         assert (ROOT / page).exists()
 
 
+@pytest.mark.slow
 def test_a_translation_of_your_own(run, tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError")
     out = run("a_translation", "Where is the dog?", "The cat sleeps.", path=[tmp_path])

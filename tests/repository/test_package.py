@@ -232,6 +232,7 @@ def is_class(node):
     return isinstance(node, ast.ClassDef)
 
 
+@pytest.mark.slow
 def test_one_import_is_enough_and_completion_shows_what_there_is():
     code = "import regard; assert regard.plot.heatmap and regard.testing; print(*dir(regard))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -320,6 +321,7 @@ def loaded_by(code):
 ATTENTION = "import regard; regard.attend, regard.nn, regard.models, regard.decode, regard.trace"
 
 
+@pytest.mark.slow
 def test_importing_pulls_in_nothing_optional():
     loaded = loaded_by(ATTENTION)
     assert "torch" in loaded and not loaded & {*OPTIONAL, *COMMANDS}
@@ -338,6 +340,7 @@ assert translator.outputs(["The cat sleeps."], attention=True)[0].translations
 """
 
 
+@pytest.mark.slow
 def test_using_a_model_does_not_import_training():
     code = f"{USE}\nimport sys; print(*(name for name in sys.modules if name.startswith('regard.')))"
     loaded = python("-c", f"import regard{code}").stdout.split()
@@ -345,6 +348,7 @@ def test_using_a_model_does_not_import_training():
     assert not [name for name in loaded if name.startswith("regard.train") or name.endswith(".train")]
 
 
+@pytest.mark.slow
 def test_functions_that_are_named_as_their_modules_stay_functions():
     calls = "assert callable(regard.attend) and callable(regard.plan)"
     for first in ("import regard.nn", "import regard.attention.call", "from regard.attention.plan import Plan"):
@@ -352,6 +356,7 @@ def test_functions_that_are_named_as_their_modules_stay_functions():
     python("-c", f"import regard; {calls}; import regard.plan, regard.attend; {calls}")
 
 
+@pytest.mark.slow
 def test_operators_are_registered_for_exported_programs():
     python("-c", "import torch, regard.nn; torch.ops.regard.attention, torch.ops.regard.attention_backward")
 

@@ -370,6 +370,7 @@ def stage(name, code, done=lambda: False):
     return run.Stage(name, lambda _: [sys.executable, "-c", code], done)
 
 
+@pytest.mark.slow
 def test_stages_follow_each_other_within_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "GRACE", 2.5)
     said, first, second = [], tmp_path / "first", tmp_path / "second"
@@ -521,6 +522,7 @@ def test_the_card_names_what_was_trained_on(prepared, tmp_path):
     assert "TransRead" not in text and "Open Government" not in text and "{" not in text
 
 
+@pytest.mark.slow
 def test_every_head_and_their_mean_are_looked_at(translator, monkeypatch):
     """Also of a model that has a head of its own to align by."""
     pairs = [("the dog sees a cat .", "le chien voit un chat .")]

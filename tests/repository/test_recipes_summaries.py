@@ -78,6 +78,7 @@ def test_titles_and_gaps_of_abstracts():
     assert list(scitldr.gaps([row])) == [{"document": ["…", "One.", "…", "Two.", "Three."], "summary": sentence}]
 
 
+@pytest.mark.slow
 def test_the_baselines_and_a_model_are_measured(tmp_path, monkeypatch, capsys):
     chats.train(tmp_path)
     some = [{"document": d.split("\r\n"), "summary": [s, "another"]} for d, s in chats.chats(5, 3)]

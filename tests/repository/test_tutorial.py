@@ -273,6 +273,7 @@ def test_in_a_browser_from_disk(site):
         assert picture.is_visible() and picture.bounding_box()["height"] > 100
 
 
+@pytest.mark.slow
 def test_a_broken_link_stops_the_build(tmp_path):
     """With the checks of our own settings: a link, an anchor and a page that no menu names."""
     pytest.importorskip("material")

@@ -335,6 +335,7 @@ def test_a_second_derivative_is_refused_and_the_reference_has_it():
         first.sum().backward()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*jit.script.*:DeprecationWarning")
 def test_compiled_and_transformed_programs_compute_it_densely():
     q, k, v = (x.float().detach() for x in tensors(Sizes(queries=9, keys=9), grad=False))

@@ -43,6 +43,7 @@ def test_lines_that_the_model_cannot_read_are_not_looked_at(positions):
     assert best_head(transformer(found.subwords, positions=positions, **limit), found).agreement > 0
 
 
+@pytest.mark.slow
 def test_lines_of_any_length_may_be_in_the_corpus():
     found = corpus()
     pairs = [found.text(row) for row in range(len(found))] + [("the " * 33_000, "le " * 33_000)]

@@ -183,6 +183,7 @@ def test_nothing_is_invented(everyday):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 4])
 def test_what_it_has_not_read_is_said_in_words_that_there_are(translator, beam):
     assert len(translator.lexicon) > 400_000 and not {"hlicopter", "plannaires"} & set(translator.lexicon)
@@ -197,6 +198,7 @@ def test_names_and_numbers_are_kept(translator, text):
         assert re.search(rf"\b({wanted})\b", found), f"{text} → {found}: no {wanted}"
 
 
+@pytest.mark.slow
 def test_a_paragraph_is_translated_sentence_by_sentence(translator, everyday, recwarn):
     some = list(EVERYDAY)[:6]
     assert translator.translate(" ".join(some)) == " ".join(everyday[text] for text in some)
@@ -207,6 +209,7 @@ def test_a_paragraph_is_translated_sentence_by_sentence(translator, everyday, re
     assert weights.shape == (len(output.text.split()), len(long.split()))
 
 
+@pytest.mark.slow
 def test_an_odd_line_is_translated_too(translator, everyday):
     cat = "The cat sat on the mat."
     assert translator.translate(f"\t {cat.replace(' ', '   ')}  ") == everyday[cat]
@@ -278,6 +281,7 @@ def test_commands_without_a_model(run, tmp_path):
     assert done.out.decode().startswith("en-fr-small\n")
 
 
+@pytest.mark.slow
 def test_from_another_folder(tmp_path):
     done = process("translate", "Where is the dog?", cwd=tmp_path)
     assert done.code == 0 and "chien" in done.out.decode() and done.err == ""

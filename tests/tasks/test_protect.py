@@ -212,6 +212,7 @@ def check_all_spans_come_back(translator, lines, **options):
             assert "".join(part.written for part in translation.attention).split() or not translation.text
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(LINES, st.integers(1, 3))
 @example(["{name} is my friend, and <file> is not.", "{}{} Are you (…) there?"], 3)
@@ -326,6 +327,7 @@ def test_on_the_command_line(run):
 # --- who looks at what ---
 
 
+@pytest.mark.slow
 def test_an_expression_that_never_ends_is_refused(translator):
     """Python's own matcher would take years for it, and a model folder may come from anyone."""
     with pytest.raises(ValueError, match=r"protect: '\(a\|aa\)\+\$' takes more than 1 s on a line of 48"):

@@ -49,6 +49,7 @@ def test_it_learns_in_seconds_and_answers_what_it_has_not_seen(folder, answerer)
     assert marks(answerer).exact > 90  # a guess among two to four is right one time in three
 
 
+@pytest.mark.slow
 def test_with_attention_between_question_and_context_cut_it_cannot(tmp_path, monkeypatch):
     def nothing(q, k, v, **_):
         return torch.zeros(*q.shape[:-1], v.shape[-1])
@@ -58,6 +59,7 @@ def test_with_attention_between_question_and_context_cut_it_cannot(tmp_path, mon
     assert outcome.scores["em"] < 60
 
 
+@pytest.mark.slow
 def test_no_answer_is_learned(tmp_path):
     path, _ = asked.trained(tmp_path, none=0.4, count=2000, training={"updates": 220})
     answerer = regard.load(path, device="cpu")
@@ -92,6 +94,7 @@ class Killed(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"model": {"dropout": 0.2}, "training": {"rdrop": 1.0, "negatives": 0.2}}])
 def test_resuming_is_exact(tmp_path, changes):
     short = {"updates": 12, "valid_every": 4, "average": 2, "tokens": 800, **changes.get("training", {})}

@@ -78,6 +78,7 @@ def test_where_its_alignments_are_read_stays_and_nothing_else_is_told(model, fil
     assert read_toml(files / "ours" / "config.toml")["align"] == own
 
 
+@pytest.mark.slow
 def test_it_learns_what_is_new_and_keeps_what_is_not(model, files):
     assert run("--start", model) == 0
     new, old = "the big bird eats a dog .", "a red cat sees the dog ."
@@ -87,6 +88,7 @@ def test_it_learns_what_is_new_and_keeps_what_is_not(model, files):
     assert after.translate(old) == "un chat rouge voit le chien ."
 
 
+@pytest.mark.slow
 def test_from_scratch_so_few_updates_are_not_enough(files):
     size = ["--dim=64", "--ffn-dim=128", "--heads=8", "--encoder-layers=1", "--decoder-layers=2"]  # the model's
     assert run("--vocab-size=300", *size) == 0
@@ -118,6 +120,7 @@ def test_what_belongs_to_the_model_cannot_be_chosen(model, files, capsys, given,
     assert not (files / "ours").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins", [True, False])
 def test_lines_over_the_positions_that_a_model_has_are_told_before_training(files, capsys, begins):
     short = ["--dim=16", "--vocab-size=300", "--updates=1", "--set=model.positions=learned"]

@@ -29,11 +29,13 @@ def learned(tmp_path_factory):
     return regard.load(folder / "model", device="cpu")
 
 
+@pytest.mark.slow
 def test_a_tiny_model_copies_names_that_no_summary_had(learned):
     assert chats.right(learned, chats.KNOWN) >= 45
     assert chats.right(learned, chats.UNSEEN) >= 25
 
 
+@pytest.mark.slow
 def test_without_copying_it_cannot(tmp_path):
     chats.train(tmp_path, copy=False)
     assert chats.right(regard.load(tmp_path / "model", device="cpu"), chats.UNSEEN) <= 5
@@ -63,6 +65,7 @@ def test_a_killed_run_gives_the_same_weights(tmp_path):
         train(other, tmp_path / "cut", report=Silent())
 
 
+@pytest.mark.slow
 def test_the_command_needs_nothing_optional(tmp_path):
     """A GPU machine may have torch, tokenizers, safetensors and numpy alone."""
     chats.write(tmp_path / "train.jsonl", chats.chats(100, 0))

@@ -32,6 +32,7 @@ def summarizer(place):
     return regard.load(place / "model", device="cpu")
 
 
+@pytest.mark.slow
 def test_it_copies_names_that_no_summary_had_with_their_capitals(summarizer):
     assert chats.right(summarizer, chats.KNOWN) >= 45
     assert chats.right(summarizer, chats.UNSEEN) >= 25
@@ -135,6 +136,7 @@ class Killed(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_killed_run_gives_the_same_weights(place, tmp_path):
     short = {"updates": 8, "warmup": 2, "valid_every": 2, "log_every": 1, "rdrop": 1.0, "pretrained_lr": 1e-3}
     bert = place / "bert"

@@ -35,6 +35,7 @@ def summarizer(folder):
 CHAT, WANTED = chats.chats(1, 5)[0]
 
 
+@pytest.mark.slow
 def test_a_summary_tells_what_was_copied_from_where(summarizer):
     found = summarizer.summarize(CHAT)
     assert isinstance(found, regard.tasks.summarization.summarizer.Summary) and str(found) == found.text == WANTED

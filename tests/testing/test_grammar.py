@@ -43,6 +43,7 @@ def vowel(word):
     return word[0] in "aeéiou"
 
 
+@pytest.mark.slow
 def test_known_sentences():
     everything = {p.english: p.french for p in pairs(100_000, seed=0)}
     for english, french in {

@@ -152,6 +152,7 @@ def is_known(tokens: tuple[int, ...], own: set[str]) -> bool:
     return not LEXICON.beyond(text, own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_beam_that_holds_everything_finds_the_best_that_is_known(seed: int) -> None:
     model, longest, own = Toy(len(PIECES), seed=seed), 4, [{"bé"}, set(), {"b"}]
@@ -216,6 +217,7 @@ def test_words_are_cut_in_one_way() -> None:
     assert words_of("12 m², x₁ ½ ™ İstanbul") == ["m", "x", "i\u0307stanbul"]
 
 
+@pytest.mark.slow
 def test_there_is_always_a_way_on() -> None:
     """With a token for each byte, whatever begins a word can go on to one that is known, or to the end of the text."""
     pieces = [b"", b"", b"", *(bytes([byte]) for byte in range(256))]
@@ -316,6 +318,7 @@ def test_a_prefix_is_written_as_it_is(without_cats: Translator) -> None:
     assert output.translations[0].log_prob > -100
 
 
+@pytest.mark.slow
 def test_other_engines_write_them_too(without_cats: Translator, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     from regard.interop.ctranslate2 import export
@@ -336,6 +339,7 @@ def test_other_engines_write_them_too(without_cats: Translator, tmp_path: Path) 
     assert ours.score == pytest.approx(theirs.score, abs=0.1)
 
 
+@pytest.mark.slow
 def test_any_word_may_be_asked_for(without_cats: Translator, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(BUNDLED / DEFAULT, folder)

@@ -136,6 +136,7 @@ def test_odd_lines_come_back(subwords, line):
     assert subwords.decode(subwords.encode(line, dropout=0.3).ids) == line
 
 
+@pytest.mark.slow
 @given(TEXT)
 def test_any_text_comes_back(line):
     subwords = fixed()

@@ -426,6 +426,7 @@ class Stopping(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_validated_at_the_same_places_when_resumed_elsewhere(tmp_path):
     """Where the run begins decides: a machine on which a validation measures less goes on with what was fixed."""
     validated = {}
@@ -536,6 +537,7 @@ def write_pairs(folder, name, some):
         (folder / f"{name}.{side}").write_text("".join(pair[i] + "\n" for pair in some))
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_a_toy_language(tmp_path):
     from regard.tasks.translation.train import Data, Settings, train
 

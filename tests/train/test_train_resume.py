@@ -119,6 +119,7 @@ def test_damaged_checkpoints_do_not_push_out_new_ones(data):
     assert weights(data / "m") == weights(data / "whole")
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_by_name(data):
     train_until(data, 4, "--out", "m")
     before = {p: p.stat().st_mtime_ns for p in (data / "m").rglob("*")}
@@ -236,6 +237,7 @@ def test_an_unwritable_folder_is_said(data):
     assert "/proc/nowhere" in said
 
 
+@pytest.mark.slow
 def test_training_needs_nothing_optional(data):
     """A GPU machine may have torch, tokenizers, safetensors and numpy alone."""
     absent = ["numba", "rich", "sacrebleu", "triton", "tensorboard", "matplotlib", "tomli"]
