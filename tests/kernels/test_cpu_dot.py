@@ -62,6 +62,32 @@ def test_it_agrees_with_the_reference(mask, sizes, offset, sink, whole, apart, p
         torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
+def small_tiles(patch):
+    for name, value in (("QUERIES", 4), ("KEYS", 4), ("WHOLE", 0)):
+        patch.setattr(cpu_dot, name, value)
+
+
+def test_keys_that_do_not_lie_side_by_side(monkeypatch):
+    """Every block of queries sees the prefix and its own window, and nothing between."""
+    small_tiles(monkeypatch)
+    inputs = [torch.randn(1, 2, 40, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    grad, mask = torch.randn(1, 2, 40, 8, dtype=torch.float64), Prefix(3) | Window(3, 0)
+    ours, exact = (differentiate(backend, [*inputs, None], grad, mask=mask) for backend in (NAME, "reference"))
+    for x, y in zip(ours, exact, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+
+
+def test_a_logsumexp_of_zero_is_no_sign_of_an_empty_row(monkeypatch):
+    """PyTorch's kernel says 0 for a row without keys; so is that of one key whose score is 0."""
+    small_tiles(monkeypatch)
+    q, v = torch.zeros(1, 1, 9, 8), torch.randn(1, 1, 9, 8)
+    out, lse = regard.attend(q, q, v, mask=Window(0, 0), return_logsumexp=True, backend=NAME)
+    assert torch.equal(lse, torch.zeros(1, 1, 9)) and torch.equal(out, v)
+    hidden = Window(0, 0) & Prefix(5)
+    out, lse = regard.attend(q, q, v, mask=hidden, return_logsumexp=True, backend=NAME)
+    assert torch.equal(lse[0, 0] == -torch.inf, torch.arange(9) >= 5) and not out[0, 0, 5:].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize(
     "mask", [Causal() & Window(40, 0), Documents(torch.arange(300) // 70) & Causal(), Lengths(250)]
