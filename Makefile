@@ -14,6 +14,9 @@ READY = $(VENV)/.ready
 WEIGHTS = $(VENV)/.weights
 BROWSER = $(VENV)/.browser
 
+# Tests wait a fifth of their time, for browsers and other processes: one worker more than there are processors.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
+
 .PHONY: demo test check lint docs dist bench bench-gpu clean
 .DEFAULT_GOAL := demo
 
@@ -47,10 +50,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test: lint $(WEIGHTS) $(BROWSER)
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --durations-min 10
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20 --durations-min 10
 
 check: lint $(WEIGHTS) $(BROWSER)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 docs: $(WEIGHTS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -331,7 +331,7 @@ DRAWS = st.builds(
 
 
 @pytest.mark.parametrize("part", range(12 if CUDA else 1))  # a GPU compiles for seconds: in processes side by side
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12 if CUDA else 8, deadline=None)
 @given(case=DRAWS)
 def test_it_agrees_with_the_reference_on_drawn_problems(case, part):
     compare(case)
