@@ -120,7 +120,9 @@ def _refuses(name: str, problem: Problem) -> str | None:
 
 def _slower(name: str, p: Problem) -> str | None:
     """Why a later kernel is better, although this one could run too."""
-    if name != "sdpa" or p.device.type != "cpu" or p.mask is None or p.queries * p.keys <= HIDDEN or sdpa.is_causal(p):
+    if name != "sdpa" or p.device.type != "cpu" or p.queries * p.keys <= HIDDEN:
+        return None
+    if p.mask is None or isinstance(p.mask, Dense) or sdpa.is_causal(p):  # a dense mask seldom hides a whole tile
         return None
     return None if _refuses("cpu_dot", p) else "on a CPU it computes every pair, hidden ones too"
 

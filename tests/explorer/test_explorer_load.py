@@ -22,6 +22,8 @@ from regard.explorer.http.metrics import ServiceMetrics
 from regard.explorer.http.queue import Busy, Closing, Late, Queue
 from regard.explorer.models import Models
 
+pytestmark = pytest.mark.slow  # it waits for clients that are slow
+
 ROOT = Path(regard.__file__).parent.parent
 POST = (
     b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -249,7 +251,6 @@ def test_waiting_and_working_have_time_limits(held):
         assert "a cat" not in held.texts
 
 
-@pytest.mark.slow
 def test_vanished_clients_cost_no_model_time(held):
     with serving(held, batch=1) as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(translate, client, "the dog")
@@ -291,7 +292,6 @@ def exchange(port, *parts, end=False):
     return found
 
 
-@pytest.mark.slow
 def test_a_half_closed_client_gets_its_answer(held):
     body = json.dumps({"text": "the dog", "beam": 1}).encode()
     request = POST % len(body) + body
@@ -344,7 +344,6 @@ def slow(port, start, drip, seconds):
     raise AssertionError("the connection was kept")
 
 
-@pytest.mark.slow
 def test_slow_clients_are_cut_off_and_block_nobody(folders):
     starts = [(b"", b""), (b"GET /api/health HTTP/1.1\r\nHost: local", b"h"), (POST % 500, b" ")]
     with serving(folders[:1], header=2.0, body=2.0) as client, ThreadPoolExecutor(30) as pool:
@@ -358,7 +357,6 @@ def test_slow_clients_are_cut_off_and_block_nobody(folders):
         assert all(end.startswith(b"HTTP/1.1 408 ") and b"took more than 2 s" in end for end in ends[20:])
 
 
-@pytest.mark.slow
 def test_a_second_request_may_not_be_slow_either(folders):
     with serving(folders[:1], header=1.0) as client, socket.create_connection(("127.0.0.1", client.port), 10) as kept:
         kept.sendall(b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -400,7 +398,6 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch):
     assert len(dropped) == 1
 
 
-@pytest.mark.slow
 def test_answers_are_the_same_in_a_batch_as_alone(folders):
     with serving(folders, gather=0.1) as client, ThreadPoolExecutor(24) as pool:
         asked = [(text, name) for text in TEXTS for name in ("transformer", "rnn")] * 3
@@ -414,7 +411,6 @@ def test_answers_are_the_same_in_a_batch_as_alone(folders):
             assert answer["source"]["text"] == text
 
 
-@pytest.mark.slow
 def test_hundreds_of_clients_of_all_kinds(folders):
     """300 at once: good ones are answered correctly or told to come back, whatever the others do."""
     right = {text: regard.load(folders[0], device="cpu").translate(text, beam=1) for text in TEXTS}
@@ -506,7 +502,6 @@ def stopped(process, client, count):
             process.kill()
 
 
-@pytest.mark.slow
 def test_what_there_is_no_time_for_is_told_so(folders):
     """40 s of work, and 3 s to stop: some requests are answered, the others refused in JSON, and nothing crashes."""
     process, client, _ = begun("-c", SLOW, folders[0], 1, 3)
@@ -523,7 +518,6 @@ def test_what_there_is_no_time_for_is_told_so(folders):
     )
 
 
-@pytest.mark.slow
 def test_a_stuck_model_does_not_keep_it(folders):
     process, client, _ = begun("-c", SLOW, folders[0], 10**6, 0.5)
     answers, code, said = stopped(process, client, 3)
@@ -531,7 +525,6 @@ def test_a_stuck_model_does_not_keep_it(folders):
     assert code == 0 and said == "regard: stopped; the model thread was still busy, and was abandoned\n"
 
 
-@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_and_is_no_crash(folders):
     process, client, _ = begun("-c", SLOW, folders[0], 10**6, 10**6)
     with process, ThreadPoolExecutor(1) as pool:
@@ -556,7 +549,6 @@ def refused(client):
     return False
 
 
-@pytest.mark.slow
 def test_clients_that_neither_send_nor_read_do_not_keep_it(folders):
     process, client, _ = begun("-c", SLOW, folders[0], 0, 0.5)
     with process, socket.create_connection(("127.0.0.1", client.port), 60) as connection:
@@ -571,7 +563,6 @@ def test_clients_that_neither_send_nor_read_do_not_keep_it(folders):
             process.kill()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_after_what_runs(folders, number):
     command = ("serve", "--port", "0") if number == signal.SIGTERM else ("explore", "--no-browser", "--port", "0")

@@ -119,8 +119,7 @@ def test_in_every_type(mask, dtype):
 def pairs(mask, n):
     """How many pairs of a head are computed."""
     q = torch.zeros(1, 1, n, 8)
-    (choice,) = regard.plan(q, q, q, mask=mask).choices
-    assert choice.kernel == NAME
+    (choice,) = regard.plan(q, q, q, mask=mask, backend=NAME).choices
     total = 0
     for block in cpu_dot._Rows(choice.problem).blocks():
         keys = len(range(n)[block.cols]) if isinstance(block.cols, slice) else len(block.cols)
@@ -164,6 +163,7 @@ def test_when_it_is_chosen():
         {"mask": Window(9, 9), "score": Rotary(Dot())},
     ):
         assert kernel(long, **options) == NAME, options
+    assert kernel(long, mask=Dense(torch.rand(1000, 1000) < 0.5)) == "sdpa"  # it hides no tile
     assert kernel(short, return_logsumexp=True) == kernel(short, sink=0.0) == kernel(long, sink=0.0) == NAME
     for options in ({"score": Softcap(Dot(), 5.0)}, {"dropout": 0.1, "seed": 0}, {"score": Dot() + ALiBi(2)}):
         assert kernel(long, mask=Window(9, 9), **options) != NAME

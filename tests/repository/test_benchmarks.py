@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import regard.attention.plan
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -78,6 +80,21 @@ def test_the_gpu_command_says_what_it_needs():
     done = run("gpu.py", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1 and "needs a CUDA GPU" in done.stderr and "make bench" in done.stderr
     assert "additive" in run("gpu.py", "--only", "tanh").stderr
+
+
+def test_everyday_calls_are_compared_with_calls_that_mean_the_same(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import everyday
+
+    data = everyday.inputs(2, 64, 16, "cpu", torch.float64)
+    found = everyday.cases(2, 64, 16, data[0].detach())
+    assert len(found) == 12
+    for name, peers in found.items():
+        ours = peers["regard"](*data)
+        assert everyday.kernel_of(peers["regard"], data) in regard.attention.plan.KERNELS
+        for peer, call in peers.items():
+            if "dropout" not in name:  # which drops other weights
+                torch.testing.assert_close(call(*data), ours, rtol=1e-6, atol=1e-6, msg=f"{name}: {peer}")
 
 
 def test_exponents_are_those_of_a_power(measure):

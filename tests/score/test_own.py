@@ -126,7 +126,7 @@ def test_the_plan_says_what_a_custom_mask_costs():
     assert regard.plan(q, k, v, score=Softcap(Dot(), 2.0), mask=Causal() & Stride(3)).kernel == "blockwise"
     assert "only has `visible`, which is called for each tile" in str(plan)
     small = regard.plan(q[..., :9, :], k, v, mask=Stride(3))
-    assert small.kernel == "cpu_dot" and "called once: 176 KiB of booleans" in str(small)
+    assert small.kernel == "sdpa" and "called once: 176 KiB of booleans" in str(small)
 
 
 def test_a_subclass_of_a_mask_inherits_no_verdicts():
