@@ -66,9 +66,6 @@ TRACED = ("sdpa", "reference")  # plain PyTorch, which torch.jit.trace records f
 GPU_ONLY = ("triton_offset", "triton_additive", "flex")  # on a CPU they only run if forced, in an interpreter
 
 
-HIDDEN = 2**17  # pairs of a head up to which computing hidden ones costs less than leaving them out
-
-
 @dataclass(frozen=True)
 class Choice:
     """A problem with the kernel chosen for it."""
@@ -120,7 +117,7 @@ def _refuses(name: str, problem: Problem) -> str | None:
 
 def _slower(name: str, p: Problem) -> str | None:
     """Why a later kernel is better, although this one could run too."""
-    if name != "sdpa" or p.device.type != "cpu" or p.queries * p.keys <= HIDDEN:
+    if name != "sdpa" or p.device.type != "cpu" or p.queries * p.keys <= cpu_dot.WHOLE:
         return None
     if p.mask is None or isinstance(p.mask, Dense) or sdpa.is_causal(p):  # a dense mask seldom hides a whole tile
         return None

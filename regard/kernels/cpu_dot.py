@@ -155,7 +155,7 @@ class _Rows:
             return
         verdict = p.mask.tiles(Grid(self.index, self.positions, p.keys, QUERIES, KEYS))
         n_q, n_k = -(-p.queries // QUERIES), -(-p.keys // KEYS)
-        empty, full = (torch.as_tensor(x).expand(x.shape[0], -1, n_q, n_k).all(1) for x in map(_four_dims, verdict))
+        empty, full = (x.expand(x.shape[0], -1, n_q, n_k).all(1) for x in map(_four_dims, verdict))
         apart = max(empty.shape[0], full.shape[0]) > 1 and p.queries * p.keys >= APART
         fit = ROOM // (QUERIES * p.keys * (p.heads if "H" in p.mask.varies else 1)) if "B" in p.mask.varies else p.batch
         step = 1 if apart else max(min(fit, p.batch), 1)
